@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -112,7 +112,11 @@ def offsets_of(lengths: ArrayLike) -> IntArray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.intp)])
 
 
-def owners_of(offsets: IntArray, positions: IntArray) -> IntArray:
+@overload
+def owners_of(offsets: IntArray, positions: int) -> np.intp: ...
+@overload
+def owners_of(offsets: IntArray, positions: IntArray) -> NDArray[np.intp]: ...
+def owners_of(offsets: IntArray, positions: int | IntArray) -> np.intp | NDArray[np.intp]:
     """Owner of each position, if ``k`` owns ``offsets[k]`` to ``offsets[k + 1] - 1``."""
     return np.searchsorted(offsets, positions, side="right") - 1
 

@@ -30,6 +30,9 @@ class OneTable(Protocol):
 ClientsLike = ArrayLike | Sequence[ArrayLike]
 """One table, or a list with one table for each client."""
 
+Table = Any
+"""One array, DataFrame, sparse matrix or list of rows, as users give it, before it is validated."""
+
 RowWeights = ArrayLike | Sequence[ArrayLike]
 """Weights of the rows of one table, or a list of them for the clients."""
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.sparse import issparse
 
 from .._federation import owners_of
 from .._messages import shown
+from .._typing import Table
+from .observations import Observations
 from .table_labels import label_text, table_labels
 from .tables import LARGEST
 
+Family = Any
+"""``Family`` of the models, which validation does not import."""
 
-def check_values(observations, family, missing):
+
+def check_values(observations: Observations, family: Family, missing: float) -> None:
     """Raise if values are missing, infinite, too large, or outside the family's domain."""
     values = observations.values
     bad = ~family.is_valid(values) | ~(np.abs(values) <= LARGEST) | (values == missing)
@@ -48,19 +55,19 @@ def check_values(observations, family, missing):
     raise ValueError(f"Expected {family.domain} for family={family.name!r}, {got}. {what_to_do}")
 
 
-def _bare(number):
+def _bare(number: float) -> str:
     """An integer without its decimal point."""
     return str(number).removesuffix(".0")
 
 
-def _giver(observations, position):
+def _giver(observations: Observations, position: int) -> tuple[int, Table]:
     """Client of an observation, and its table or None for triplets."""
     client = int(owners_of(observations.offsets, position))
     given = observations.given
     return client, given[client] if isinstance(given, list) else given
 
 
-def _place(observations, position):
+def _place(observations: Observations, position: int) -> str:
     """Cell and client of an observation, in terms of the user's data."""
     cell = [int(n) for n in divmod(observations.codes[position], observations.shape[1])]
     client, table = _giver(observations, position)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
-from .._typing import RowsName
-from .cell_values import check_values
+from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Table
+from .cell_values import Family, check_values
 from .client_labels import warn_of_labels
 from .matrices import GIVE_MATRICES, holds_clients, is_cell_list
 from .observations import (
+    Observations,
     marker,
     observations_of_list,
     observations_of_table,
@@ -58,25 +61,33 @@ class CellData(NamedTuple):
         likelihoods; otherwise, squares of a large offset would cost digits. 0 for other families.
     """
 
-    rows: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    counts: np.ndarray
-    offsets: np.ndarray
-    log_base_measure: np.ndarray
-    ids: np.ndarray
-    shape: tuple
-    row_offsets: np.ndarray | None
-    observations: np.ndarray | None
+    rows: NDArray[np.int32]
+    columns: NDArray[np.int32]
+    values: FloatArray
+    counts: FloatArray
+    offsets: IntArray
+    log_base_measure: FloatArray
+    ids: NDArray[Any]
+    shape: tuple[int, int]
+    row_offsets: IntArray | None
+    observations: FloatArray | None
     origin: float
 
     @property
-    def observers(self):
+    def observers(self) -> IntArray:
         """Positions of the clients that have cells, in increasing order."""
         return np.flatnonzero(np.diff(self.offsets))
 
 
-def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observations=False):
+def check_cells(
+    estimator: BaseEstimator,
+    X: MatricesLike,
+    clients: ArrayLike | None = None,
+    *,
+    shape: tuple[int, int] | None = None,
+    family: Family,
+    keep_observations: bool = False,
+) -> CellData:
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
     Parameters
@@ -126,7 +137,13 @@ def check_cells(estimator, X, clients=None, *, shape=None, family, keep_observat
     return _merged(observations, family, origin, keep_observations)
 
 
-def _observations(estimator, X, clients, shape, missing):
+def _observations(
+    estimator: BaseEstimator,
+    X: Any,
+    clients: ArrayLike | None,
+    shape: tuple[int, int] | None,
+    missing: float,
+) -> tuple[Observations, Table | None]:
     """Observations in training data, and the table, or None, whose columns name the features."""
     rows = estimator.rows
     if holds_clients(X):
@@ -146,7 +163,13 @@ def _observations(estimator, X, clients, shape, missing):
     return observations, X
 
 
-def check_matrix(estimator, X, missing_values, family, origin=0.0):
+def check_matrix(
+    estimator: BaseEstimator,
+    X: Table,
+    missing_values: float,
+    family: Family,
+    origin: float = 0.0,
+) -> CellData:
     """Cells of one table, validated against the fitted estimator; may be empty."""
     if is_cell_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
@@ -157,7 +180,15 @@ def check_matrix(estimator, X, missing_values, family, origin=0.0):
     return _merged(observations, family, origin)
 
 
-def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_triplets):
+def check_clients_of_sites(
+    X: MatricesLike,
+    shape: tuple[int, int],
+    missing_values: float,
+    family: Family,
+    origin: float,
+    *,
+    are_triplets: bool,
+) -> CellData:
     """Cells of clients with the sites of a fit, whose matrix has shape (J, L), in one pass.
 
     X is a list of clients or a 3-D array, as for ``check_cells``, without labels. Dense 2-D arrays
@@ -172,7 +203,7 @@ def check_clients_of_sites(X, shape, missing_values, family, origin, *, are_trip
     return _merged(observations, family, origin)
 
 
-def refuse_triplets_alone(X, n_columns):
+def refuse_triplets_alone(X: Table, n_columns: int) -> None:
     """Raise if X does not have the columns of the fit, but three columns like triplets."""
     if not issparse(X) and n_columns != 3 and getattr(X, "shape", ())[1:] == (3,):
         raise ValueError(
@@ -181,7 +212,9 @@ def refuse_triplets_alone(X, n_columns):
         )
 
 
-def check_triplets(X, shape, missing_values, family, origin):
+def check_triplets(
+    X: Table, shape: tuple[int, int], missing_values: float, family: Family, origin: float
+) -> CellData:
     """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
 
     The result may be empty.
@@ -199,13 +232,15 @@ def check_triplets(X, shape, missing_values, family, origin):
     return _merged(observations, family, origin)
 
 
-def _check_features(estimator, table, n_columns, *, reset):
+def _check_features(estimator: BaseEstimator, table: Table, n_columns: int, *, reset: bool) -> None:
     """Store or compare number and names of the features; only a DataFrame has names."""
     named = table if is_frame(table) else np.empty((0, n_columns))
     validate_data(estimator, named, reset=reset, skip_check_array=True)
 
 
-def _merged(observations, family, origin, keep_observations=False):
+def _merged(
+    observations: Observations, family: Family, origin: float, keep_observations: bool = False
+) -> CellData:
     """Sort each client's observations by cell, and merge those of the same cell."""
     offsets, shape = observations.offsets, observations.shape
     lengths, n_cells = np.diff(offsets), math.prod(shape)
@@ -239,7 +274,9 @@ def _merged(observations, family, origin, keep_observations=False):
     )
 
 
-def _sorted_by_cell(codes, values, lengths, n_cells):
+def _sorted_by_cell(
+    codes: NDArray[np.int64], values: FloatArray, lengths: IntArray, n_cells: int
+) -> tuple[NDArray[np.int64], FloatArray]:
     """Keys ``client * n_cells + code`` of some clients' observations, sorted, and their values."""
     keys = np.repeat(np.arange(len(lengths), dtype=np.int64) * n_cells, lengths) + codes
     if not (keys[1:] < keys[:-1]).any():
@@ -248,7 +285,9 @@ def _sorted_by_cell(codes, values, lengths, n_cells):
     return keys[order], values[order]
 
 
-def _means_of_cells(keys, values, n_clients, shape):
+def _means_of_cells(
+    keys: NDArray[np.int64], values: FloatArray, n_clients: int, shape: tuple[int, int]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], FloatArray, FloatArray, IntArray]:
     """Rows, columns, means and counts of observations with one key, and each client's cells."""
     n_rows, n_columns = shape
     starts = np.flatnonzero(np.diff(keys, prepend=-1))

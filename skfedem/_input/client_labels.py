@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import sklearn
+from numpy.typing import ArrayLike, NDArray
 
 from .._messages import short, warn
+from .._typing import IntArray, Table
 from .table_labels import is_frame
 from .tables import are_plain, missing_labels, refuse_masked
 
 
-def refuse_name(clients):
+def refuse_name(clients: object) -> None:
     """Raise if the client labels are a string, such as the name of a column.
 
     Called before X is checked, because that column, usually of text, is still in X.
@@ -25,7 +28,7 @@ def refuse_name(clients):
         )
 
 
-def warn_of_labels(X, labels):
+def warn_of_labels(X: Table, labels: ArrayLike | None) -> None:
     """Warn if the labels are a column that was not dropped from X, or in another order than X."""
     warn_of_another_order(X, "clients", labels)
     name = getattr(labels, "name", None)
@@ -38,7 +41,7 @@ def warn_of_labels(X, labels):
         )
 
 
-def warn_of_another_order(X, name, values):
+def warn_of_another_order(X: Table, name: str, values: Any) -> None:
     """Warn if a Series with a value for each row of X has the index of X in another order."""
     if not (is_frame(X) and hasattr(X, "index") and hasattr(values, "iloc")):
         return
@@ -54,7 +57,7 @@ def warn_of_another_order(X, name, values):
         )
 
 
-def grouped(labels, n_rows):
+def grouped(labels: ArrayLike, n_rows: int) -> tuple[NDArray[Any], IntArray | None, IntArray]:
     """Group rows by client.
 
     Parameters
@@ -96,7 +99,7 @@ def grouped(labels, n_rows):
     return ids, order, np.append(starts, n_rows)
 
 
-def sort_keys(labels):
+def sort_keys(labels: NDArray[Any]) -> NDArray[Any]:
     """Array in the order of labels, faster to sort: numbers in place of strings that recur."""
     distinct = set(labels.flat) if are_plain(labels) else labels
     if 2 * len(distinct) > len(labels):
@@ -105,7 +108,7 @@ def sort_keys(labels):
     return np.fromiter(map(numbers.__getitem__, labels.flat), np.intp, len(labels))
 
 
-def _warn_of_measurements(ids, n_rows):
+def _warn_of_measurements(ids: NDArray[Any], n_rows: int) -> None:
     """Warn if most rows have a label of their own, and labels are numbers with fractions."""
     fractions = ids[ids != np.floor(ids)] if ids.dtype.kind == "f" else np.empty(0)
     if len(fractions) and 2 * len(ids) > n_rows:
@@ -117,7 +120,7 @@ def _warn_of_measurements(ids, n_rows):
         )
 
 
-def refuse_partial_order(ids, what):
+def refuse_partial_order(ids: NDArray[Any], what: str) -> None:
     """Raise for labels without a total order, such as sets, which sorting does not group."""
     if ids.dtype != object:
         return
@@ -135,7 +138,7 @@ def refuse_partial_order(ids, what):
         )
 
 
-def _label_array(labels, n_rows):
+def _label_array(labels: ArrayLike, n_rows: int) -> NDArray[Any]:
     """Array with one label for each row, none missing; of objects unless an array was given."""
     refuse_name(labels)
     refuse_masked("clients", labels)

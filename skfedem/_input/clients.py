@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from .._federation import (
@@ -15,7 +18,15 @@ from .._federation import (
     weights_of_clients,
 )
 from .._messages import shown, warn
-from .._rows import JoinedRows, ReorderedRows, precision_of
+from .._rows import JoinedRows, ReorderedRows, Rows, precision_of
+from .._typing import (
+    ClientsLike,
+    ClientWeights,
+    FloatArray,
+    IntArray,
+    RowWeights,
+    Table,
+)
 from .client_labels import grouped, refuse_name, warn_of_another_order, warn_of_labels
 from .entries import client_rows, table_of_numbers
 from .finite import check_finite
@@ -43,13 +54,20 @@ class ClientData(NamedTuple):
     ``sample_weight`` has a positive weight for each row, or is None if all are equal.
     """
 
-    rows: np.ndarray | JoinedRows | ReorderedRows
-    offsets: np.ndarray
-    ids: np.ndarray
-    sample_weight: np.ndarray | None = None
+    rows: Rows
+    offsets: IntArray
+    ids: NDArray[Any]
+    sample_weight: FloatArray | None = None
 
 
-def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=False):
+def check_clients(
+    estimator: BaseEstimator,
+    X: ClientsLike,
+    clients: ArrayLike | None = None,
+    sample_weight: RowWeights | None = None,
+    *,
+    allow_nan: bool = False,
+) -> ClientData:
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
     Parameters
@@ -80,11 +98,11 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
         weights = None if sample_weight is None else check_row_weights(X, sample_weight)
         return _weighted(data, weights)
     refuse_name(clients)
-    n_dimensions = getattr(X, "ndim", 2)
+    n_dimensions, shape = getattr(X, "ndim", 2), getattr(X, "shape", ())
     if n_dimensions > 2:
         hint = "If its first axis counts clients, give `list(X)`. " if n_dimensions == 3 else ""
         raise ValueError(
-            f"Expected 2-D data, got one array with {n_dimensions} dimensions and shape {X.shape}. "
+            f"Expected 2-D data, got one array with {n_dimensions} dimensions and shape {shape}. "
             f"{hint}{GIVE_TABLES}"
         )
     refuse_vectors(X, clients)
@@ -101,7 +119,7 @@ def check_clients(estimator, X, clients=None, sample_weight=None, *, allow_nan=F
     return _from_labels(estimator, rows, clients, weights, allow_nan)
 
 
-def _validated(estimator, X, *, reset):
+def _validated(estimator: BaseEstimator, X: Table, *, reset: bool) -> NDArray[Any]:
     """Rows of one table, whose values are not checked yet."""
     with table_of_numbers(X) as table:
         # Memory-mapped integers are converted when they are read, not all at once.
@@ -109,12 +127,12 @@ def _validated(estimator, X, *, reset):
         return validate_data(estimator, table, dtype=dtype, reset=reset, ensure_all_finite=False)
 
 
-def _names(estimator):
+def _names(estimator: BaseEstimator) -> NDArray[Any] | None:
     """Names of the features, or None."""
     return getattr(estimator, "feature_names_in_", None)
 
 
-def refuse_labels_of_a_list(clients):
+def refuse_labels_of_a_list(clients: ArrayLike | None) -> None:
     """Raise if row labels are given together with a list of clients."""
     if clients is not None:
         raise ValueError(
@@ -123,10 +141,16 @@ def refuse_labels_of_a_list(clients):
         )
 
 
-def _from_labels(estimator, rows, clients, weights, allow_nan):
+def _from_labels(
+    estimator: BaseEstimator,
+    rows: Rows,
+    clients: ArrayLike,
+    weights: FloatArray | None,
+    allow_nan: bool,
+) -> ClientData:
     ids, order, offsets = grouped(clients, len(rows))
 
-    def of_whom(row):
+    def of_whom(row: int) -> str:
         """Owner of a row, for a message."""
         position = row if order is None else np.flatnonzero(order == row)[0]
         return f" of client {shown(ids[owners_of(offsets, position)])}"
@@ -138,7 +162,7 @@ def _from_labels(estimator, rows, clients, weights, allow_nan):
     return _weighted(ClientData(rows, offsets, ids), weights)
 
 
-def _chosen(rows, numbers):
+def _chosen(rows: Rows, numbers: IntArray) -> Rows:
     """Rows in another order, or a subset; large or memory-mapped tables are not copied."""
     if isinstance(rows, np.ndarray) and rows.nbytes <= _LARGEST_COPY and not is_mapped(rows):
         return rows.take(numbers, axis=0)
@@ -146,7 +170,7 @@ def _chosen(rows, numbers):
     return ReorderedRows(rows, numbers.astype(half))
 
 
-def _weighted(data, weights):
+def _weighted(data: ClientData, weights: FloatArray | None) -> ClientData:
     """Client data with weights of rows, without the rows of weight zero."""
     if weights is None:
         return data
@@ -166,32 +190,34 @@ def _weighted(data, weights):
     return ClientData(rows, offsets, data.ids, weights)
 
 
-def _from_list(estimator, X, allow_nan):
+def _from_list(estimator: BaseEstimator, X: Sequence[Table], allow_nan: bool) -> ClientData:
     refuse_no_clients(X, GIVE_TABLES)
     tables = [client_rows(table, k) for k, table in enumerate(X)]
     check_columns(estimator, X, [table.shape for table in tables])
     offsets = offsets_of([len(table) for table in tables])
     if len(tables) == 1:
-        rows = _as_floats(tables[0])
+        rows: Rows = _as_floats(tables[0])
     elif any(is_mapped(table) for table in tables):
         rows = JoinedRows([_as_floats(table) for table in tables])
     else:
         dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
         rows = np.concatenate(tables, dtype=dtype)
 
-    def of_whom(row):
+    def of_whom(row: int) -> str:
         return f" of client {owners_of(offsets, row)}"
 
     check_finite(rows, _names(estimator), of_whom, offsets, allow_nan=allow_nan)
     return ClientData(rows, offsets, np.arange(len(tables)))
 
 
-def _as_floats(table):
+def _as_floats(table: NDArray[Any]) -> NDArray[Any]:
     """Rows as float32 or float64; memory-mapped ones are converted when they are read."""
     return table if is_mapped(table) else table.astype(precision_of(table), copy=False)
 
 
-def check_columns(estimator, X, shapes):
+def check_columns(
+    estimator: BaseEstimator, X: Sequence[Table], shapes: list[tuple[int, ...]]
+) -> None:
     """Set the features to those of the first client; raise if another client's differ.
 
     They are set on the estimator. ``shapes`` are those of the tables in the list X.
@@ -222,25 +248,25 @@ def check_columns(estimator, X, shapes):
             )
 
 
-def check_rows(estimator, X, *, allow_nan=False):
+def check_rows(estimator: BaseEstimator, X: Table, *, allow_nan: bool = False) -> NDArray[Any]:
     """Validate one table against the fitted estimator."""
     rows = _validated(estimator, X, reset=False)
     check_finite(rows, _names(estimator), allow_nan=allow_nan)
     return rows
 
 
-def features_of(estimator):
+def features_of(estimator: BaseEstimator) -> dict[str, Any]:
     """Dict of ``n_features_in_`` and, if it exists, ``feature_names_in_``."""
     names = ("n_features_in_", "feature_names_in_")
     return {name: vars(estimator)[name] for name in names if name in vars(estimator)}
 
 
-def first_table(X):
+def first_table(X: object) -> Table:
     """Table of the first client, or the only table."""
     return X[0] if is_client_list(X) and len(X) else X
 
 
-def check_columns_of_fit(estimator, X):
+def check_columns_of_fit(estimator: BaseEstimator, X: ClientsLike) -> None:
     """Raise if column names differ from those of the last fit, which is to be continued.
 
     Called before values are checked, because misspelt columns of joined tables contain NaN.
@@ -258,7 +284,7 @@ def check_columns_of_fit(estimator, X):
         )
 
 
-def store(estimator, known, **attributes):
+def store(estimator: BaseEstimator, known: dict[str, Any], **attributes: Any) -> None:
     """Set all fitted attributes at once, including those of ``features_of``.
 
     A copy made by another thread meanwhile then has the attributes of a single fit.
@@ -268,10 +294,10 @@ def store(estimator, known, **attributes):
         vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
 
 
-def federation_of(data, client_weights):
+def federation_of(data: ClientData, client_weights: ClientWeights) -> Federation:
     """Stack validated clients with their weights w_i, "n_samples" or "uniform"."""
     sample_weight = None
-    totals = np.diff(data.offsets)
+    totals: IntArray | FloatArray = np.diff(data.offsets)
     if data.sample_weight is not None:
         sample_weight = sample_weight_of(data.sample_weight, data.offsets)
         totals = sample_weight.totals
@@ -279,7 +305,7 @@ def federation_of(data, client_weights):
     return Federation(data.rows, data.offsets, weights, sample_weight)
 
 
-def check_enough_rows(data, n_components):
+def check_enough_rows(data: ClientData, n_components: int) -> None:
     """Raise if there are fewer rows than components."""
     n_samples = int(data.offsets[-1])
     if n_samples < n_components:
@@ -289,7 +315,13 @@ def check_enough_rows(data, n_components):
         )
 
 
-def check_minibatches(estimator, lengths, ids, what, sample_weight=None):
+def check_minibatches(
+    estimator: BaseEstimator,
+    lengths: IntArray,
+    ids: NDArray[Any],
+    what: str,
+    sample_weight: FloatArray | None = None,
+) -> None:
     """Raise if some client cannot draw minibatches without replacement.
 
     Warn if minibatches with replacement are larger than the data of every client. ``what`` is the

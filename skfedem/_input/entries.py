@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from .._messages import plural
+from .._typing import Table
 from .tables import (
     GIVE_TABLES,
     holds_tables,
@@ -19,6 +23,8 @@ from .tables import (
     unmasked,
 )
 
+Conversion = Callable[[Table], NDArray[Any]]
+
 # Kinds of NumPy's dtypes for text, times, raw memory and complex numbers.
 _NO_NUMBERS = "USTmMVc"
 _ENCODE = (
@@ -26,7 +32,7 @@ _ENCODE = (
 )
 
 
-def client_rows(table, k):
+def client_rows(table: Table, k: int) -> NDArray[Any]:
     """One client's rows as a 2-D array of real numbers, mostly of float32 or float64."""
     if issparse(table):
         refuse_sparse(table, f" for client {k}")
@@ -56,14 +62,14 @@ def client_rows(table, k):
     return array
 
 
-def as_array(table):
+def as_array(table: Table) -> NDArray[Any]:
     """NumPy array of a table."""
     # For a small DataFrame of pandas, numpy.asarray takes ten times as long.
     return table.to_numpy() if hasattr(table, "to_numpy") else np.asarray(table)
 
 
 @contextmanager
-def table_of_numbers(X):
+def table_of_numbers(X: Table) -> Iterator[Table]:
     """Context with an unmasked table, in which errors about non-numbers come with advice."""
     refuse_what_is_no_table(X)
     refuse_odd_columns(X)
@@ -82,7 +88,7 @@ def table_of_numbers(X):
         raise
 
 
-def refuse_odd_entries(table, whose, or_else, advice=_ENCODE):
+def refuse_odd_entries(table: Table, whose: str, or_else: str, advice: str = _ENCODE) -> None:
     """Raise if a client's table is lazy, or if its entries are not numbers.
 
     ``or_else`` is further advice in the message if entries are tables, and ``advice`` that if they
@@ -99,7 +105,7 @@ def refuse_odd_entries(table, whose, or_else, advice=_ENCODE):
         refuse_uneven_rows(table, f" of the table{whose}")
 
 
-def refuse_odd_columns(table, where="", advice=_ENCODE):
+def refuse_odd_columns(table: Table, where: str = "", advice: str = _ENCODE) -> None:
     """Raise for a DataFrame with complex numbers, or times, which NumPy would make numbers."""
     for k, dtype in enumerate(_column_dtypes(table)):
         is_polars_time = hasattr(dtype, "is_temporal") and dtype.is_temporal()
@@ -108,19 +114,21 @@ def refuse_odd_columns(table, where="", advice=_ENCODE):
             raise ValueError(f"Expected numbers{where}, got dtype {dtype} in {column}. {advice}")
 
 
-def refuse_sparse_columns(table, whose=""):
+def refuse_sparse_columns(table: Table, whose: str = "") -> None:
     """Raise for a DataFrame with sparse columns, whose fill value may not be 0."""
     dtypes = _column_dtypes(table)
     if dtypes and all(hasattr(dtype, "fill_value") for dtype in dtypes):
         refuse_sparse(table, whose, ".sparse.to_dense()")
 
 
-def _column_dtypes(table):
+def _column_dtypes(table: Table) -> list[Any]:
     """Types of a DataFrame's columns; none for other tables."""
     return list(getattr(table, "dtypes", ())) if hasattr(table, "columns") else []
 
 
-def check_dimensions(table, array, allowed, expected, advice):
+def check_dimensions(
+    table: Table, array: NDArray[Any], allowed: tuple[int, ...], expected: str, advice: str
+) -> None:
     """Raise if the array of a client's table has a wrong number of dimensions."""
     if array.ndim not in allowed:
         got = f"{plural(array.ndim, 'dimension')} and shape {array.shape}"
@@ -129,7 +137,7 @@ def check_dimensions(table, array, allowed, expected, advice):
         raise ValueError(f"{expected}, got {got}. {advice}")
 
 
-def refuse_dtype(table, array, where="", advice=_ENCODE):
+def refuse_dtype(table: Table, array: NDArray[Any], where: str = "", advice: str = _ENCODE) -> None:
     """Raise for a table whose array is of text, times, raw memory or complex numbers."""
     if array.dtype.kind not in _NO_NUMBERS:
         return
@@ -139,7 +147,7 @@ def refuse_dtype(table, array, where="", advice=_ENCODE):
     raise ValueError(f"{why}Expected numbers{where}, got dtype {array.dtype}. {advice}")
 
 
-def refuse_times(array):
+def refuse_times(array: NDArray[Any]) -> None:
     """Raise for times among objects, which NumPy would make numbers, as Python does not."""
     types = set(map(type, array.flat)) if array.dtype == object else set()
     for time in types & {np.datetime64, np.timedelta64}:
@@ -148,7 +156,7 @@ def refuse_times(array):
         )
 
 
-def _as_numbers(table, array, where):
+def _as_numbers(table: Table, array: NDArray[Any], where: str) -> NDArray[Any]:
     """Array of a table as numbers; integers are only converted when stacked or read."""
     refuse_dtype(table, array, where)
     try:
@@ -160,7 +168,13 @@ def _as_numbers(table, array, where):
         raise no_numbers(table, error, where) from error
 
 
-def no_numbers(table, error, where="", advice=_ENCODE, convert=np.asarray):
+def no_numbers(
+    table: Table,
+    error: Exception,
+    where: str = "",
+    advice: str = _ENCODE,
+    convert: Conversion = np.asarray,
+) -> TypeError | ValueError:
     """Error for a table that cannot be converted, which names the first such entry."""
     reason = _first_refusal(table, convert) or str(error).rstrip(".")
     # scikit-learn's checks of estimators expect NumPy's type of error for arrays.
@@ -169,7 +183,7 @@ def no_numbers(table, error, where="", advice=_ENCODE, convert=np.asarray):
     return kind(f"Expected numbers{where}: {reason}. {advice}")
 
 
-def _first_refusal(table, convert):
+def _first_refusal(table: Table, convert: Conversion) -> str | None:
     """Reason and place of the first entry of a table that cannot be converted, None without one."""
     if hasattr(table, "columns"):
         return _refused_column(table, convert)
@@ -177,7 +191,7 @@ def _first_refusal(table, convert):
     return _refused_entry(table, convert) if is_object else None
 
 
-def _refused_column(table, convert):
+def _refused_column(table: Table, convert: Conversion) -> str | None:
     for k, name in enumerate(table.columns):
         column = table.iloc[:, k] if hasattr(table, "iloc") else table[name]
         is_numeric = getattr(column.dtype, "kind", "O") in "biuf"  # perhaps with pandas.NA
@@ -186,8 +200,8 @@ def _refused_column(table, convert):
     return None
 
 
-def _refused_entry(table, convert):
-    entries = table.astype(object).filled(np.nan) if is_masked(table) else table
+def _refused_entry(table: Table, convert: Conversion) -> str | None:
+    entries = np.ma.filled(table.astype(object), np.nan) if is_masked(table) else table
     entries = np.asarray(entries, dtype=object)
     flat, first, end = entries.ravel(), 0, entries.size
     while end - first > 1:  # one by one, a million entries would take seconds
@@ -201,7 +215,7 @@ def _refused_entry(table, convert):
     return f"{reason} in {', '.join(map('{} {}'.format, axes, index))}"
 
 
-def _refusal(entries, convert):
+def _refusal(entries: Table, convert: Conversion) -> str | None:
     """Reason why entries cannot be converted, None if they can."""
     try:
         # As objects, because NumPy's errors would show text of an array with the name of its type.

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from .._federation import owners_of
+from .._rows import Rows
+from .._typing import IntArray
 from .tables import LARGEST
 
 # Number of values checked at once: 2 MB, the size of a second-level cache.
 _BLOCK = 2**18
 
 
-def check_finite(rows, names, of_whom=lambda row: "", offsets=None, *, allow_nan=False):
+def check_finite(
+    rows: Rows,
+    names: NDArray[Any] | None,
+    of_whom: Callable[[int], str] = lambda row: "",
+    offsets: IntArray | None = None,
+    *,
+    allow_nan: bool = False,
+) -> None:
     """Raise if values are missing, infinite, or too large to be squared.
 
     ``names`` are those of the columns, or None.
@@ -23,7 +36,14 @@ def check_finite(rows, names, of_whom=lambda row: "", offsets=None, *, allow_nan
             _check_each(block, start, names, of_whom, offsets, allow_nan)
 
 
-def _check_each(block, start, names, of_whom, offsets, allow_nan):
+def _check_each(
+    block: NDArray[Any],
+    start: int,
+    names: NDArray[Any] | None,
+    of_whom: Callable[[int], str],
+    offsets: IntArray | None,
+    allow_nan: bool,
+) -> None:
     """Raise for the first invalid value of a block, whose first row is ``start``."""
     finite = ~np.isinf(block) if allow_nan else np.isfinite(block)
     # In double precision: as a float32, the bound would overflow, with a warning.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from .._messages import shown
+from .._typing import IntArray
 
 
-def check_kinds(known, ids):
+def check_kinds(known: NDArray[Any], ids: NDArray[Any]) -> None:
     """Raise if labels cannot be compared with known ones, so that all would look new."""
     if _are_comparable(known, ids):
         return
@@ -19,7 +23,7 @@ def check_kinds(known, ids):
     )
 
 
-def _are_comparable(known, ids):
+def _are_comparable(known: NDArray[Any], ids: NDArray[Any]) -> bool:
     """Whether labels are of the same kind, or are objects that can be compared."""
     kinds = {_kind(known), _kind(ids)}
     if "O" not in kinds or kinds & {"M", "m"}:  # dates as objects would not be found among dates
@@ -31,19 +35,19 @@ def _are_comparable(known, ids):
     return True
 
 
-def _kind(labels):
+def _kind(labels: NDArray[Any]) -> str:
     kind = labels.dtype.kind
     return "number" if kind in "biuf" else "text" if kind in "UT" else kind
 
 
-def _described(labels):
+def _described(labels: NDArray[Any]) -> str:
     """First label and its type, for a message."""
     is_object = labels.dtype == object
     kind = f"type {type(labels[0]).__name__}" if is_object else f"dtype {labels.dtype}"
     return f"{shown(labels[0])} of {kind}"
 
 
-def find_labels(known, ids):
+def find_labels(known: NDArray[Any], ids: NDArray[Any]) -> IntArray:
     """Position of each client among the known ones, -1 if it is new; labels are distinct."""
     if len(known) == len(ids) and np.array_equal(known, ids):
         return np.arange(len(ids))
@@ -62,7 +66,7 @@ def find_labels(known, ids):
     return np.where(known[found] == ids, found, -1)
 
 
-def labels_together(known, new):
+def labels_together(known: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
     """Known and new labels; as objects if conversion to floats would round large integers."""
     if not len(new):
         return known

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
 from .._messages import naming, plural
+from .._typing import IntArray, Table
 from .entries import (
     as_array,
     check_dimensions,
@@ -29,17 +34,19 @@ HOW_NUMBERS = (
 )
 
 
-def is_cell_list(X):
+def is_cell_list(X: object) -> TypeGuard[Sequence[Any]]:
     """Whether X is a list of clients rather than one table."""
     return is_client_list(X) or (isinstance(X, list | tuple) and any(map(issparse, X)))
 
 
-def holds_clients(X):
+def holds_clients(X: object) -> bool:
     """Whether X is a list of clients, or a 3-D array of observers."""
     return is_cell_list(X) or (not issparse(X) and getattr(X, "ndim", 2) == 3)
 
 
-def each_matrix(X, answer, first=0):
+def each_matrix(
+    X: Sequence[Table], answer: Callable[[Table], Any], first: int = 0
+) -> tuple[Any, ...]:
     """Answers for the tables of a list, or of the observers of a 3-D array, from ``first`` on."""
     refuse_no_clients(X)
     whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
@@ -52,7 +59,7 @@ def each_matrix(X, answer, first=0):
     return tuple(answers)
 
 
-def client_table(table, whose):
+def client_table(table: Table, whose: str) -> Any:
     """One client's table as a COO array or matrix, or a 2-D or 3-D array of numbers."""
     where = f" in the table{whose}"
     if issparse(table):
@@ -68,7 +75,7 @@ def client_table(table, whose):
     return array
 
 
-def refuse_filled_columns(table, missing, where=""):
+def refuse_filled_columns(table: Table, missing: float, where: str = "") -> None:
     """Raise for sparse columns of pandas whose fill value is a number.
 
     In a scipy.sparse matrix, from which they may come, cells that are not stored are missing.
@@ -83,7 +90,7 @@ def refuse_filled_columns(table, missing, where=""):
             )
 
 
-def as_coo(matrix, where=""):
+def as_coo(matrix: Any, where: str = "") -> Any:
     """Sparse matrix in COO format, with the same entries."""
     kind = type(matrix).__name__
     if matrix.ndim != 2:
@@ -106,7 +113,7 @@ def as_coo(matrix, where=""):
     return matrix.tocoo()
 
 
-def as_numbers(table):
+def as_numbers(table: Table) -> NDArray[Any]:
     """Array with any number of dimensions; None, pandas.NA and masked entries become NaN."""
     array = as_array(unmasked(table))
     if array.dtype != object:
@@ -123,7 +130,7 @@ def as_numbers(table):
         return np.where(missing, np.nan, array).astype(np.float64)
 
 
-def checked_index(name, index, size):
+def checked_index(name: str, index: ArrayLike | None, size: int) -> IntArray:
     """Row or column numbers as an array."""
     if index is None:
         return np.arange(size)

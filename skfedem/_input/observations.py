@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array
 
 from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
 from .._messages import plural, short
+from .._typing import BoolArray, FloatArray, IntArray, RowsName, Table
 from .client_labels import grouped, refuse_name
 from .entries import no_numbers, refuse_dtype, refuse_odd_columns
 from .matrices import (
@@ -35,6 +38,9 @@ _MOST_ROWS = 2**31 - 1
 # Number of triplets checked at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
 
+_Piece = tuple[NDArray[np.int64], FloatArray]
+"""Codes and values of one client's observations."""
+
 
 class Observations(NamedTuple):
     """Observations, client after client, in any order within a client.
@@ -43,16 +49,18 @@ class Observations(NamedTuple):
     messages, is one table, or a list of the clients' tables; None for triplets.
     """
 
-    codes: np.ndarray
-    values: np.ndarray
-    offsets: np.ndarray
-    shape: tuple
-    ids: np.ndarray | None = None
-    row_offsets: np.ndarray | None = None
-    given: object = None
+    codes: NDArray[np.int64]
+    values: FloatArray
+    offsets: IntArray
+    shape: tuple[int, int]
+    ids: NDArray[Any] | None = None
+    row_offsets: IntArray | None = None
+    given: Table | list[Table | None] = None
 
 
-def observations_of_list(X, shape, missing, rows):
+def observations_of_list(
+    X: list[Table], shape: tuple[int, int] | None, missing: float, rows: RowsName
+) -> Observations:
     """Observations in the matrices, or with a shape the triplets, of a list of clients."""
     refuse_no_clients(X, GIVE_MATRICES)
     shape = None if shape is None else _checked_shape(shape, rows)
@@ -65,7 +73,7 @@ def observations_of_list(X, shape, missing, rows):
     return _joined(pieces, shape, [None if _is_triplets(table) else table for table in tables])
 
 
-def _of_matrices(X, tables, missing, rows):
+def _of_matrices(X: list[Table], tables: list[Any], missing: float, rows: RowsName) -> Observations:
     """Observations in clients' matrices, which are stacked if their rows are disjoint."""
     for k, table in enumerate(X):
         refuse_filled_columns(table, missing, f" in the table of client {k}")
@@ -81,7 +89,12 @@ def _of_matrices(X, tables, missing, rows):
     return _joined(pieces, (int(row_offsets[-1]), n_columns), X, row_offsets)
 
 
-def _joined(pieces, shape, given, row_offsets=None):
+def _joined(
+    pieces: list[_Piece],
+    shape: tuple[int, int],
+    given: list[Table | None],
+    row_offsets: IntArray | None = None,
+) -> Observations:
     """Observations of all clients, from the codes and values of each."""
     offsets = offsets_of([len(codes) for codes, _ in pieces])
     codes, values = map(np.concatenate, zip(*pieces, strict=True))
@@ -89,7 +102,9 @@ def _joined(pieces, shape, given, row_offsets=None):
     return Observations(codes, values, offsets, _checked_size(shape), ids, row_offsets, given)
 
 
-def observations_of_table(estimator, X, clients, missing):
+def observations_of_table(
+    estimator: BaseEstimator, X: Table, clients: ArrayLike | None, missing: float
+) -> Observations:
     """Observations in a table of one client, or of several with a label for each row.
 
     Error messages name the estimator.
@@ -114,7 +129,9 @@ def observations_of_table(estimator, X, clients, missing):
     return Observations(codes[order], values[order], offsets, table.shape, ids, given=given)
 
 
-def observations_of_triplets(X, clients, shape, missing, rows):
+def observations_of_triplets(
+    X: Table, clients: ArrayLike | None, shape: tuple[int, int], missing: float, rows: RowsName
+) -> Observations:
     """Observations in a table of triplets of one client, or of several with a label for each."""
     refuse_name(clients)
     shape = _checked_shape(shape, rows)
@@ -133,18 +150,20 @@ def observations_of_triplets(X, clients, shape, missing, rows):
     return triplets._replace(offsets=offsets, ids=ids)
 
 
-def triplets_of_one_client(X, shape, missing):
+def triplets_of_one_client(X: Table, shape: tuple[int, int], missing: float) -> Observations:
     table = client_table(X, "")
     _check_fits_shape(table, shape, "")
     ((codes, values),) = _from_triplets([table], shape, missing, "")
     return _of_one_client(codes, values, shape)
 
 
-def _of_one_client(codes, values, shape, given=None):
+def _of_one_client(
+    codes: NDArray[np.int64], values: FloatArray, shape: tuple[int, int], given: Table = None
+) -> Observations:
     return Observations(codes, values, np.array([0, len(codes)]), shape, given=given)
 
 
-def marker(missing_values):
+def marker(missing_values: float) -> float:
     """Marker of missing cells, as a float."""
     if np.ndim(missing_values) == 0 and is_missing(missing_values):
         return np.nan
@@ -162,7 +181,7 @@ def marker(missing_values):
         ) from error
 
 
-def _checked_shape(shape, rows):
+def _checked_shape(shape: tuple[int, int], rows: RowsName) -> tuple[int, int]:
     """(J, L) of triplets as integers."""
     expected = f"Expected shape=(sites, months), two integers >= 1, got {short(shape)}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
@@ -177,10 +196,11 @@ def _checked_shape(shape, rows):
             "Expected rows='shared' with `shape`, got 'disjoint': triplets refer to the rows of "
             "one matrix. Give different row numbers to the rows of different clients."
         )
-    return _checked_size(tuple(map(int, shape)))
+    n_rows, n_columns = map(int, shape)
+    return _checked_size((n_rows, n_columns))
 
 
-def _checked_size(shape):
+def _checked_size(shape: tuple[int, int]) -> tuple[int, int]:
     if max(shape) > _MOST_ROWS:
         raise ValueError(
             f"Expected at most {_MOST_ROWS} rows and columns, got shape {tuple(shape)}. Leave out "
@@ -189,7 +209,7 @@ def _checked_size(shape):
     return shape
 
 
-def _check_alike(tables, rows):
+def _check_alike(tables: list[Any], rows: RowsName) -> None:
     """Raise unless all matrices have equally many columns and, if shared, rows."""
     first = tables[0].shape[-2:]
     for k, table in enumerate(tables):
@@ -212,7 +232,7 @@ def _check_alike(tables, rows):
             )
 
 
-def _check_fits_shape(table, shape, whose):
+def _check_fits_shape(table: Any, shape: tuple[int, int], whose: str) -> None:
     """Raise unless a table has triplets or has this shape."""
     if not _is_triplets(table):
         if table.shape[-2:] != shape or not table.shape[0]:
@@ -228,11 +248,13 @@ def _check_fits_shape(table, shape, whose):
         )
 
 
-def _is_triplets(table):
+def _is_triplets(table: Any) -> bool:
     return not issparse(table) and table.ndim == 2
 
 
-def _from_triplets(tables, shape, missing, whose):
+def _from_triplets(
+    tables: list[Any], shape: tuple[int, int], missing: float, whose: str
+) -> list[_Piece]:
     """Codes and values of each client's triplets, or of its matrix."""
     clients = [k for k, table in enumerate(tables) if _is_triplets(table)]
     pieces = {
@@ -262,7 +284,7 @@ def _from_triplets(tables, shape, missing, whose):
     return [pieces[k] for k in range(len(tables))]
 
 
-def _one_table(estimator, X):
+def _one_table(estimator: BaseEstimator, X: Table) -> Any:
     """One table as a COO array or matrix, or a 2-D array of float32 or float64."""
     refuse_what_is_no_table(X)
     refuse_odd_columns(X, advice=HOW_NUMBERS)
@@ -286,7 +308,7 @@ def _one_table(estimator, X):
     return table
 
 
-def _missing_cells(table, missing):
+def _missing_cells(table: NDArray[Any], missing: float) -> BoolArray:
     if missing != missing:
         return np.isnan(table)
     if table.dtype.kind != "f":
@@ -301,7 +323,7 @@ def _missing_cells(table, missing):
     return is_marker
 
 
-def _observed(table, missing):
+def _observed(table: Any, missing: float) -> _Piece:
     """Codes and values of the observations in a sparse matrix, or in one with missing cells."""
     n_rows, n_columns = table.shape[-2:]
     if issparse(table):

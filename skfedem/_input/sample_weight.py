@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .._compat import row_count
 from .._federation import offsets_of, owners_of
+from .._typing import ClientsLike, FloatArray, IntArray, RowWeights, Table
 from .tables import LARGEST, is_client_list, refuse_masked
 
+if TYPE_CHECKING:
+    from .clients import ClientData
 
-def check_row_weights(X, sample_weight):
+
+def check_row_weights(X: ClientsLike, sample_weight: RowWeights) -> FloatArray:
     """Validated weights of the rows of a table, or of a list of tables, concatenated."""
     if is_client_list(X):
         weights = _weights_of_list(X, sample_weight)
@@ -21,11 +28,10 @@ def check_row_weights(X, sample_weight):
     return weights
 
 
-def _weights_of_list(X, sample_weight):
+def _weights_of_list(X: Sequence[Table], sample_weight: RowWeights) -> FloatArray:
     """Weights of the rows of a list of tables, stacked."""
-    is_list = isinstance(sample_weight, list | tuple)
-    if not is_list or len(sample_weight) != len(X):
-        length = f" of {len(sample_weight)}" if is_list else ""
+    if not isinstance(sample_weight, list | tuple) or len(sample_weight) != len(X):
+        length = f" of {len(sample_weight)}" if isinstance(sample_weight, list | tuple) else ""
         raise ValueError(
             f"Expected sample_weight to be a list with one array for each of the {len(X)} clients "
             f"of X, got a {type(sample_weight).__name__}{length}. Give it in the same form as X."
@@ -38,7 +44,7 @@ def _weights_of_list(X, sample_weight):
     )
 
 
-def weights_of_table(sample_weight, n_rows, whose=""):
+def weights_of_table(sample_weight: RowWeights, n_rows: int, whose: str = "") -> FloatArray:
     """Weights of a table's rows as float64."""
     refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
@@ -60,7 +66,11 @@ def weights_of_table(sample_weight, n_rows, whose=""):
     return weights
 
 
-def check_weights(weights, of_whom=lambda row: "", offsets=None):
+def check_weights(
+    weights: FloatArray | None,
+    of_whom: Callable[[int], str] = lambda row: "",
+    offsets: IntArray | None = None,
+) -> None:
     """Raise if weights are negative, missing, infinite, or all zero; None is accepted.
 
     ``of_whom`` describes the owner of a row; ``offsets`` are those of the clients' rows.
@@ -82,7 +92,7 @@ def check_weights(weights, of_whom=lambda row: "", offsets=None):
         )
 
 
-def without_equal_weights(data):
+def without_equal_weights(data: ClientData) -> tuple[ClientData, float]:
     """Drop equal weights, if only their ratios matter; return the data and this weight.
 
     If weights differ, they are kept, and 1 is returned.

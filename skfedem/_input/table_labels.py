@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from .._typing import MatricesLike, RowsName, Table
 from .matrices import is_cell_list
 from .tables import is_missing
 
+Labels = Any
+"""Labels of rows or columns, such as an Index of pandas; None if there are none, or 0, 1, 2, ..."""
 
-def is_frame(table):
+
+def is_frame(table: Table) -> bool:
     return hasattr(type(table), "columns")  # on the type, as a lazy table would compute its columns
 
 
-def table_labels(table):
+def table_labels(table: Table) -> tuple[Labels, Labels]:
     """Row and column labels of a DataFrame; None if they are 0, 1, 2, ..."""
     if not is_frame(table):
         return None, None
-    axes = getattr(table, "index", None), table.columns
-    return tuple(None if labels is None or _only_count(labels) else labels for labels in axes)
+    rows, columns = getattr(table, "index", None), table.columns
+    return None if _only_count(rows) else rows, None if _only_count(columns) else columns
 
 
-def fit_labels(X, rows):
+def fit_labels(X: MatricesLike, rows: RowsName) -> tuple[Labels, Labels]:
     """Row and column labels, or None, of the matrix of the fit, from validated data."""
     tables = X if is_cell_list(X) else [X]
     of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
@@ -31,12 +38,12 @@ def fit_labels(X, rows):
     return of_rows[0].append(list(of_rows[1:])), of_columns[0]
 
 
-def _only_count(labels):
+def _only_count(labels: Labels) -> bool:
     kind = getattr(getattr(labels, "dtype", None), "kind", "O")
     return kind in "iu" and np.array_equal(labels, np.arange(len(labels)))
 
 
-def check_same_labels(X, rows):
+def check_same_labels(X: Sequence[Table], rows: RowsName) -> None:
     """Raise unless all DataFrames have the labels of client 0; rows only if they are shared."""
     if not any(map(is_frame, X)):
         return
@@ -59,14 +66,21 @@ def check_same_labels(X, rows):
             check_labels(axis, want, got, f"Reindex it{or_else}", of_whom, whose)
 
 
-def _kind_of_labels(axis, labels, table):
+def _kind_of_labels(axis: str, labels: Labels, table: Table) -> str:
     """Kind of labels that a table has, for a message."""
     if labels is not None:
         return f"{axis} labels (from {label_text(labels[0])})"
     return f"the {axis} labels 0, 1, 2, ..." if is_frame(table) else f"no {axis} labels"
 
 
-def check_labels(axis, want, got, what_to_do, of_whom="the fit", whose=""):
+def check_labels(
+    axis: str,
+    want: Labels,
+    got: Labels,
+    what_to_do: str,
+    of_whom: str = "the fit",
+    whose: str = "",
+) -> None:
     """Raise if row or column labels differ from those of the fit, or of another client.
 
     Tables without labels are accepted.
@@ -81,11 +95,11 @@ def check_labels(axis, want, got, what_to_do, of_whom="the fit", whose=""):
             )
 
 
-def _differ(one, other):
+def _differ(one: object, other: object) -> bool:
     if is_missing(one) or is_missing(other):
         return is_missing(one) != is_missing(other)
     return bool(one != other)
 
 
-def label_text(label):
+def label_text(label: object) -> str:
     return repr(label) if isinstance(label, str) else str(label)

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import takewhile
 from mmap import mmap
 from os import PathLike
-from typing import Any, TypeGuard
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
 from .._messages import plural, short
+from .._typing import IntArray, Table
 
 GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
@@ -21,6 +23,9 @@ GIVE_TABLES = (
 # Method names of pyarrow and Hugging Face, Spark, DuckDB, and pyarrow's datasets.
 _CONVERT = ("to_pandas", "toPandas", "df", "to_table")
 _OF_GROUPS = "[table for _, table in X] if it comes from groupby"
+Names = Sequence[Any] | NDArray[Any] | None
+"""Names of columns, None unless they are strings."""
+
 # Squares of larger numbers, and quotients by them in EM, would overflow or underflow.
 LARGEST = 1e150
 
@@ -35,20 +40,22 @@ def is_client_list(X: object) -> TypeGuard[Sequence[Any]]:
     return not X or any(n_dimensions(table) > 1 for table in X)
 
 
-def refuse_no_clients(X, advice="Give one table, or a list with one table for each client."):
+def refuse_no_clients(
+    X: Sized, advice: str = "Give one table, or a list with one table for each client."
+) -> None:
     """Raise for an empty list or 3-D array."""
     if not len(X):
         raise ValueError(f"Expected at least one client, got an empty {type(X).__name__}. {advice}")
 
 
-def n_dimensions(table):
+def n_dimensions(table: Table) -> int:
     depth = 0
     while isinstance(table, list | tuple):
         depth, table = depth + 1, table[0] if table else None
     return depth + len(getattr(table, "shape", ()))
 
 
-def is_mapped(X):
+def is_mapped(X: Table) -> bool:
     """Whether X is a memory-mapped array, which may be larger than memory."""
     while isinstance(X, np.ndarray):
         if isinstance(X, np.memmap):
@@ -57,7 +64,7 @@ def is_mapped(X):
     return isinstance(getattr(X, "obj", X), mmap)  # numpy.frombuffer has a view of it
 
 
-def unmasked(table):
+def unmasked(table: Table) -> Table:
     """Table with NaN in place of masked entries, which NumPy would otherwise read.
 
     This includes masked rows in a list.
@@ -71,12 +78,12 @@ def unmasked(table):
     return table
 
 
-def is_masked(values):
+def is_masked(values: object) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
     # np.ma.is_masked alone would take a DataFrame's column called "_mask" for a mask.
     return isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values)
 
 
-def refuse_masked(name, values):
+def refuse_masked(name: str, values: object) -> None:
     """Raise if labels or weights have masked entries, which NumPy would read."""
     if is_masked(values):
         raise ValueError(
@@ -85,7 +92,7 @@ def refuse_masked(name, values):
         )
 
 
-def refuse_other_frames(table, where=""):
+def refuse_other_frames(table: Table, where: str = "") -> None:
     """Raise for structured arrays, lazy tables, and tables of pyarrow, databases and so on."""
     kind = type(table)
     fields = getattr(getattr(table, "dtype", None), "names", None)
@@ -111,14 +118,14 @@ def refuse_other_frames(table, where=""):
         )
 
 
-def refuse_sparse(table, whose, dense=".toarray()"):
+def refuse_sparse(table: Table, whose: str, dense: str = ".toarray()") -> NoReturn:
     raise TypeError(
         f"Expected a dense table{whose}, got a sparse {type(table).__name__}. Use `{dense}` if it "
         "fits in memory."
     )
 
 
-def refuse_what_is_no_table(X):
+def refuse_what_is_no_table(X: Table) -> None:
     """Raise unless X is a table with columns, a list of rows, or a list of tables."""
     kind = type(X).__name__
     if issparse(X):
@@ -139,7 +146,7 @@ def refuse_what_is_no_table(X):
     _refuse_repeated(list(getattr(X, "columns", ())))
 
 
-def _refuse_other_objects(X, kind):
+def _refuse_other_objects(X: Any, kind: str) -> None:
     """Raise for files, numbers, dicts, and iterables that are neither lists nor tables."""
     is_file = isinstance(X, str | bytes | PathLike)
     if is_file or not (isinstance(X, Iterable | Sized) or hasattr(X, "__array__")):
@@ -163,7 +170,7 @@ def _refuse_other_objects(X, kind):
         )
 
 
-def _refuse_odd_list(X, kind):
+def _refuse_odd_list(X: Sequence[Any], kind: str) -> None:
     """Raise for a list of lazy tables, of lists of tables, or of rows of different lengths."""
     refuse_other_frames(X[0], " of client 0")
     if holds_tables(X[0]):
@@ -174,7 +181,7 @@ def _refuse_odd_list(X, kind):
     refuse_uneven_rows(X)
 
 
-def refuse_vectors(X, clients):
+def refuse_vectors(X: Table, clients: ArrayLike | None) -> None:
     """Raise for a list of Series or 1-D arrays, which may be rows or clients."""
     first = X[0] if isinstance(X, list | tuple) else None
     refuse_other_frames(first, " of client 0")
@@ -193,7 +200,7 @@ def refuse_vectors(X, clients):
     )
 
 
-def refuse_uneven_rows(rows, of_whom=""):
+def refuse_uneven_rows(rows: Sequence[Any], of_whom: str = "") -> None:
     """Raise if a list of rows has rows of different lengths."""
     lengths = [_length(row) for row in rows]
     for k, length in enumerate(lengths):
@@ -205,18 +212,18 @@ def refuse_uneven_rows(rows, of_whom=""):
             )
 
 
-def _length(row):
+def _length(row: Any) -> int | None:
     """Number of entries of a row, None for a number."""
     if issparse(row):
         refuse_sparse(row, " in the list")
     return len(row) if n_dimensions(row) > 0 else None
 
 
-def _counted(length):
+def _counted(length: int | None) -> str:
     return "a bare number" if length is None else plural(length, "number")
 
 
-def holds_tables(table):
+def holds_tables(table: Table) -> bool:
     """Whether a list holds tables, or an array or a pandas Series holds tables or lists."""
     if isinstance(table, list | tuple):
         return any(n_dimensions(entry) > 1 for entry in table)
@@ -225,14 +232,14 @@ def holds_tables(table):
     return any(n_dimensions(entry) > 0 for entry in np.asarray(table, dtype=object).ravel())
 
 
-def is_missing(label):
+def is_missing(label: Any) -> bool:
     try:
         return label is None or bool(label != label)
     except TypeError:  # pandas.NA != pandas.NA is NA as well
         return True
 
 
-def missing_labels(labels):
+def missing_labels(labels: NDArray[Any]) -> IntArray:
     """Positions of missing labels in an array."""
     if are_plain(labels):
         return np.empty(0, dtype=np.intp)
@@ -242,12 +249,12 @@ def missing_labels(labels):
     return np.flatnonzero(labels != labels)
 
 
-def are_plain(labels):
+def are_plain(labels: NDArray[Any]) -> bool:
     """Whether an array has Python's strings only, or its integers only: none is missing."""
     return labels.dtype.kind in {"O", "T"} and set(map(type, labels.flat)) in ({str}, {int})
 
 
-def column_names(table, k):
+def column_names(table: Table, k: int) -> list[str] | None:
     """Column names of a table, None unless they are strings, as in scikit-learn."""
     columns = getattr(table, "columns", None)
     names = [] if columns is None else list(columns)
@@ -261,7 +268,7 @@ def column_names(table, k):
     return names if any(are_strings) else None
 
 
-def are_reordered(table, other):
+def are_reordered(table: Table, other: Table) -> bool:
     """Whether two tables have the same columns in a different order."""
     first, second = (list(getattr(each, "columns", ())) for each in (table, other))
     try:
@@ -270,7 +277,7 @@ def are_reordered(table, other):
         return False  # columns of arrays instead of names
 
 
-def _refuse_repeated(names, whose=""):
+def _refuse_repeated(names: list[Any], whose: str = "") -> None:
     """Raise if two columns have the same name."""
     try:
         are_different = len(set(names)) == len(names)
@@ -284,7 +291,7 @@ def _refuse_repeated(names, whose=""):
         )
 
 
-def shorten(names, other=None):
+def shorten(names: Names, other: Names = None) -> str:
     """Up to eight names, with the first one that differs from those of another table."""
     if names is None:
         return "no string column names"

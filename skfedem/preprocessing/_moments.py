@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .._federation import read
+from .._federation import Federation, read
 from .._history import FLOAT_BITS
+from .._typing import FloatArray, IntArray
+
+Scatter = Literal["products", "squares"] | None
 
 # Fits into the cache of a processor.
 _NUMBERS_AT_ONCE = 2**18
@@ -28,15 +31,15 @@ class Moments(NamedTuple):
         Bits that all clients together sent and received.
     """
 
-    counts: np.ndarray
-    mean: np.ndarray
-    mean_rest: np.ndarray
-    scatter: np.ndarray
+    counts: IntArray
+    mean: FloatArray
+    mean_rest: FloatArray
+    scatter: FloatArray
     uplink_bits: int
     downlink_bits: int
 
 
-def pooled_moments(federation, *, scatter):
+def pooled_moments(federation: Federation, *, scatter: Scatter) -> Moments:
     """Exact moments of the pooled rows, from two messages of sums per client.
 
     First, each client sends its number of rows and their sum. Then it receives the mean c of all
@@ -90,24 +93,26 @@ def pooled_moments(federation, *, scatter):
     )
 
 
-def only_counts(federation):
+def only_counts(federation: Federation) -> Moments:
     """Only the counts: the returned moments are 0."""
     zeros = np.zeros(federation.rows.shape[1])
     counts, _, _, n_counts = _sums_about(federation, zeros, None)
     return Moments(counts, zeros, zeros, np.empty(0), FLOAT_BITS * n_counts, 0)
 
 
-def n_rows_for_products(n_features):
+def n_rows_for_products(n_features: int) -> int:
     """Number of rows per block if the products of all features fit into memory anyway."""
     return max(n_features, _NUMBERS_AT_ONCE // n_features)
 
 
-def n_rows_of_sums(n_features):
+def n_rows_of_sums(n_features: int) -> int:
     """Number of rows per block if no products are computed."""
     return max(64, _NUMBERS_AT_ONCE // n_features)
 
 
-def _sums_about(federation, center, scatter):
+def _sums_about(
+    federation: Federation, center: FloatArray, scatter: Scatter
+) -> tuple[IntArray, FloatArray, FloatArray, int]:
     """Sums over all rows: of ones, of ``rows - center`` and of its squares or products.
 
     The last value is the number of counts that all clients send: one per client, or one per feature
