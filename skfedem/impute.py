@@ -45,6 +45,7 @@ from ._typing import (
 from .compression import Compressor
 from .models._base import Start
 from .models.matrix.families import FAMILIES
+from .models.matrix.low_rank import LowRankModel
 from .models.matrix.main_effects import EFFECTS, Effects
 from .models.matrix.start import cell_federation, low_rank_model, start_again, start_run
 from .models.matrix.theta import LowRank, Theta
@@ -438,7 +439,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             base_measures = data.log_base_measure[data.observers]
             model = low_rank_model(settings, federation, data.shape, base_measures)
             problem = federated_problem(settings, model, federation, seed)
-            start = self._start(problem, ids, theta, digest)
+            start = self._start(model, problem, ids, theta, digest)
             tasks = task.begin_start(
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
@@ -502,12 +503,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             check_labels(axis, getattr(self, labels), known[labels], what_to_do)
 
     def _start(
-        self, problem: Problem, ids: NDArray[Any], theta: Theta | None, digest: str
+        self,
+        model: LowRankModel,
+        problem: Problem,
+        ids: NDArray[Any],
+        theta: Theta | None,
+        digest: str,
     ) -> Start:
         """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
-        model, federation = problem.model, problem.federation
-        memory = None if theta is None else getattr(self, "_memory", None)
-        if memory and same_rows(memory, federation, ids, digest):
+        federation, memory = problem.federation, getattr(self, "_memory", None)
+        if theta is not None and memory and same_rows(memory, federation, ids, digest):
             start = start_again(model, federation, memory.model, memory.server, theta)
             return go_on(memory, SOLVERS[self.solver], problem, start, ids, digest)
         return start_run(model, federation, theta)
