@@ -174,6 +174,8 @@ def test_labels_with_the_index_of_the_rows_in_another_order(estimator):
     # Another index tells nothing of the rows.
     estimator.fit(table, clients=pd.Series(OWNERS))
     estimator.fit(table, clients=pd.Series(OWNERS, index=["row 1"] * N_SAMPLES))
+    by_levels = table.set_index(pd.MultiIndex.from_product([range(7), range(4)]))
+    estimator.fit(by_levels, clients=pd.Series(OWNERS))
 
 
 def test_weights_with_the_index_of_the_rows_in_another_order():

@@ -46,7 +46,7 @@ def warn_of_another_order(X: Table, name: str, values: Any) -> None:
     if not (is_frame(X) and hasattr(X, "index") and hasattr(values, "iloc")):
         return
     index, own = X.index, values.index
-    if index.equals(own) or len(index) != len(own):
+    if index.equals(own) or len(index) != len(own) or index.nlevels != own.nlevels:
         return
     if index.is_unique and own.is_unique and index.isin(own).all():
         warn(
