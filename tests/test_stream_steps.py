@@ -193,6 +193,14 @@ def test_a_covariance_that_is_no_longer_known_starts_from_the_known_one(step_siz
     assert np.abs(gm.covariances_ - 0.5 * np.eye(2)).max() > 0.1
 
 
+def test_a_covariance_that_is_no_longer_known_starts_from_a_larger_regularisation():
+    gm = FederatedGaussianMixture(**GIVEN, covariance_type="tied", reg_covar=0.5)
+    streamed(gm.set_params(fixed_covariance=0.01 * np.eye(2)), 100)
+    gm.set_params(fixed_covariance=None, participation=1e-9).partial_fit(X[:1])
+    assert gm.history_["n_active"][-1] == 0
+    assert_allclose(gm.covariances_, 0.5 * np.eye(2), atol=1e-9)
+
+
 @pytest.mark.parametrize("covariance_type", ["full", "diag"])
 def test_an_average_has_the_share_of_a_new_axis_too(covariance_type):
     rows, owners = make_rows(600), np.arange(600) % 5

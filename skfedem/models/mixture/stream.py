@@ -12,7 +12,7 @@ from ..._typing import BoolArray, FloatArray, IntArray
 from .._base import Estimate, Step
 from ..client_rows import segment_sums
 from .component_units import RAREST
-from .covariances import packed
+from .covariances import packed, without_negative_variance
 from .domain import keeps, with_some_frozen
 from .parameters import Parameters
 from .units import Units, weights_of_rows
@@ -95,10 +95,14 @@ def field_with_moment(
 def with_moment_of(
     model: GaussianMixtureModel, statistics: FloatArray, parameters: Parameters
 ) -> FloatArray:
-    """Statistics with the second moment under these parameters, whose covariance was known."""
+    """Statistics with the second moment under these parameters, whose covariance was known.
+
+    Where the regularisation exceeds this covariance, it takes its place.
+    """
     _, means, _ = model.split(statistics)
-    weights, covariance = parameters.weights[:, None], parameters.covariances
-    moment = covariance - model.regularization(means) + (weights * means).T @ means
+    scatter = parameters.covariances - model.regularization(means)
+    (scatter,) = without_negative_variance(scatter[None])
+    moment = scatter + (parameters.weights[:, None] * means).T @ means
     return np.append(model.reference(statistics), moment)
 
 
