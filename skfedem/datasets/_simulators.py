@@ -305,7 +305,7 @@ def _one_component_labels(components: IntArray, n_clients: int, rng: RandomState
     """Assign whole clients to components; the next one goes where clients have the most rows."""
     n_rows = np.bincount(components)
     n_holders = (n_rows > 0).astype(int)
-    for _ in range(n_clients - n_holders.sum()):
+    for _ in range(n_clients - np.count_nonzero(n_rows)):
         n_holders[np.argmax(n_rows / np.maximum(n_holders, 1))] += 1
     labels = np.empty(len(components), dtype=int)
     first = 0
