@@ -124,7 +124,7 @@ def stream(
         If labels are of another kind than the known ones.
     """
     memory, at = _joined(in_setting(memory, problem, "stream"), ids)
-    mass, n_before, n_read = memory.totals.sum(), memory.n_samples, 0
+    mass, n_before, n_read = float(memory.totals.sum()), memory.n_samples, 0
     if mass > 0:  # otherwise, V = 0
         memory = _weighed(memory, client_weights)
     if schedule is not None:
