@@ -174,8 +174,10 @@ def test_labels_with_the_index_of_the_rows_in_another_order(estimator):
     # Another index tells nothing of the rows.
     estimator.fit(table, clients=pd.Series(OWNERS))
     estimator.fit(table, clients=pd.Series(OWNERS, index=["row 1"] * N_SAMPLES))
-    by_levels = table.set_index(pd.MultiIndex.from_product([range(7), range(4)]))
-    estimator.fit(by_levels, clients=pd.Series(OWNERS))
+    levels = pd.MultiIndex.from_product([range(7), range(4)])
+    estimator.fit(table.set_index(levels), clients=pd.Series(OWNERS))
+    days = pd.date_range("2000-01-01", periods=N_SAMPLES)
+    estimator.fit(table.set_index(days), clients=pd.Series(OWNERS, index=days.to_period()))
 
 
 def test_weights_with_the_index_of_the_rows_in_another_order():

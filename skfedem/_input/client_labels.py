@@ -46,7 +46,10 @@ def warn_of_another_order(X: Table, name: str, values: Any) -> None:
     if not (is_frame(X) and hasattr(X, "index") and hasattr(values, "iloc")):
         return
     index, own = X.index, values.index
-    if index.equals(own) or len(index) != len(own) or index.nlevels != own.nlevels:
+    if index.equals(own) or len(index) != len(own):
+        return
+    # pandas compares only labels of one kind.
+    if index.nlevels != own.nlevels or index.inferred_type != own.inferred_type:
         return
     if index.is_unique and own.is_unique and index.isin(own).all():
         warn(
