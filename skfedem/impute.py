@@ -414,9 +414,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         UserWarning
             *Data:* if clients have no observed cell; if an array looks like triplets but ``shape``
             is missing; if rows of a DataFrame have the same label; if X has a column of the name of
-            ``clients``, or its index in another order than theirs; if these look like measurements;
-            if Gaussian cells are far from 0 and there are no effects; if one cell slows the others
-            down, because its count is very large or it was observed very often.
+            ``clients``, or if these have the index of X in another order, or look like
+            measurements; if Gaussian cells are far from 0 and there are no effects; if one cell
+            slows the others down, because its count is very large or it was observed very often.
             *Parameters:* if ``batch_size`` is larger than every client's number of cells; if a
             ``Compressor`` object is not used, or is coarser than ``omega``. *Run:* if Poisson means
             were capped because exp would overflow; if a checkpoint could not be written (the fit

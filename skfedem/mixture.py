@@ -404,11 +404,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             ended well below the log-likelihood of the start; or if the fit was interrupted from the
             keyboard.
         UserWarning
-            If X has a column of the name of ``clients``, or its index in another order than that of
-            ``clients`` or ``sample_weight``; if labels look like measurements; if a ``Compressor``
-            object is not used, or is coarser than ``omega``; if covariances were widened by
-            rounding, because rows lie too far apart; if ``batch_size`` is larger than every
-            client's number of rows; or if a checkpoint could not be written (the fit then
+            If X has a column of the name of ``clients``, or if these look like measurements; if
+            ``clients`` or ``sample_weight`` has the index of X in another order; if a
+            ``Compressor`` object is not used, or is coarser than ``omega``; if covariances were
+            widened by rounding, because rows lie too far apart; if ``batch_size`` is larger than
+            every client's number of rows; or if a checkpoint could not be written (the fit then
             continues).
 
         Notes

@@ -4,7 +4,7 @@ An operator Q is unbiased and has a bounded relative variance (assumption A6 of 
 Moulines, Robin, "Federated Expectation Maximization with heterogeneity mitigation and variance
 reduction", NeurIPS 2021): ``E Q(x) = x`` and ``E ||Q(x)||^2 <= (1 + omega) ||x||^2``.
 
-The encoding of values as bytes is defined in `skfedem._codec`.
+The encoding of values as bytes is defined in `skfedem.compression._codec`.
 """
 
 from ._base import Compressor

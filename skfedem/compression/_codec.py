@@ -5,7 +5,7 @@ where these are; `Scaled`, for whole multiples of one step per block, takes abou
 bits per coordinate and 4 bytes per block, or 8 where a float32 does not hold the step.
 
 Numbers, counts and heights are written as bits, and the rest of a message around them, as described
-in `skfedem._bits`. The bits begin with the count of coordinates. In `Sparse`, their heights follow,
+in `_bits`. The bits begin with the count of coordinates. In `Sparse`, their heights follow,
 1 for a non-zero; the non-zeros are its floats. In `Scaled`, there follow the count of a block's
 coordinates (0: one block); whether some steps are float64, not float32 (1 bit); m (5 bits); the
 heights ceil(|integer| / 2^m); if there are float64s, the subset of them among the steps; and for

@@ -168,8 +168,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Warns
         -----
         UserWarning
-            If X has a column of the name of ``clients``, or its index in another order than theirs;
-            or if these look like measurements.
+            If X has a column of the name of ``clients``, or if these have the index of X in another
+            order, or look like measurements.
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)

@@ -158,8 +158,8 @@ class PerClient(
         Warns
         -----
         UserWarning
-            If X has a column of the name of ``clients``, or its index in another order than theirs;
-            or if these look like measurements.
+            If X has a column of the name of ``clients``, or if these have the index of X in another
+            order, or look like measurements.
         """
         travels = _has_to_travel(self.transformer)
         if travels:

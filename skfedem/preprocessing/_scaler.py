@@ -138,8 +138,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         -----
         UserWarning
             If a feature has no value at any client, which ``transform`` leaves unchanged; if X has
-            a column of the name of ``clients``, or its index in another order than theirs; or if
-            these look like measurements.
+            a column of the name of ``clients``, or if these have the index of X in another order,
+            or look like measurements.
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
