@@ -163,7 +163,7 @@ def test_numbers_of_clients_that_are_still_among_the_columns(estimator):
 def test_labels_with_the_index_of_the_rows_in_another_order(estimator):
     table = pd.DataFrame(X, columns=["x", "y"], index=[f"row {k}" for k in range(N_SAMPLES)])
     owners = pd.Series(OWNERS, index=table.index)
-    says = r"`clients` has the index of X in another order.* Give clients.loc\[X.index\] if"
+    says = r"`clients` has the index of X in another order.* with .loc\[X.index\] if"
     with pytest.warns(UserWarning, match=says) as caught:
         estimator.fit(table, clients=owners[::-1])
     assert [warning.filename for warning in caught] == [__file__]
@@ -184,9 +184,12 @@ def test_weights_with_the_index_of_the_rows_in_another_order():
     table = pd.DataFrame(X)
     weights = pd.Series(np.arange(1.0, 1 + N_SAMPLES))
     gm = FederatedGaussianMixture(max_iter=0)
-    with pytest.warns(UserWarning, match="`sample_weight` has the index of X in another order"):
-        gm.fit(table, sample_weight=weights[::-1])
-    gm.fit(table, sample_weight=weights)  # warns nothing
+    for method in (gm.fit, gm.partial_fit, gm.score):
+        with pytest.warns(UserWarning, match="`sample_weight` has the index of X in another order"):
+            method(table, sample_weight=weights[::-1])
+        method(table, sample_weight=weights)  # warns nothing
+    with pytest.warns(UserWarning, match="`sample_weight` of client 1 has the index of X in"):
+        gm.fit([table, table], sample_weight=[weights, weights[::-1]])
 
 
 @every_estimator

@@ -30,7 +30,7 @@ def refuse_name(clients: object) -> None:
 
 def warn_of_labels(X: Table, labels: ArrayLike | None) -> None:
     """Warn if the labels are a column that was not dropped from X, or in another order than X."""
-    warn_of_another_order(X, "clients", labels)
+    warn_of_another_order(X, "`clients`", labels)
     name = getattr(labels, "name", None)
     # A number as the name, such as 0, may only be the default.
     if is_frame(X) and isinstance(name, str) and name in X.columns:
@@ -53,9 +53,9 @@ def warn_of_another_order(X: Table, name: str, values: Any) -> None:
         return
     if index.is_unique and own.is_unique and index.isin(own).all():
         warn(
-            f"`{name}` has the index of X in another order, but is read by position, like an "
-            f"array. Give {name}.loc[X.index] if the index tells the row, otherwise "
-            f"{name}.to_numpy().",
+            f"{name} has the index of X in another order, but is read by position, like an array. "
+            "Reorder it with .loc[X.index] if the index tells the row; otherwise give its "
+            ".to_numpy().",
             UserWarning,
         )
 

@@ -27,7 +27,7 @@ from .._typing import (
     RowWeights,
     Table,
 )
-from .client_labels import grouped, refuse_name, warn_of_another_order, warn_of_labels
+from .client_labels import grouped, refuse_name, warn_of_labels
 from .entries import client_rows, table_of_numbers
 from .finite import check_finite
 from .sample_weight import check_row_weights, check_weights, weights_of_table
@@ -107,10 +107,7 @@ def check_clients(
         )
     refuse_vectors(X, clients)
     rows = _validated(estimator, X, reset=True)
-    weights = None
-    if sample_weight is not None:
-        weights = weights_of_table(sample_weight, len(rows))
-        warn_of_another_order(X, "sample_weight", sample_weight)
+    weights = None if sample_weight is None else weights_of_table(X, sample_weight, len(rows))
     if clients is None:
         check_finite(rows, _names(estimator), allow_nan=allow_nan)
         check_weights(weights)

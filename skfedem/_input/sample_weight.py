@@ -10,6 +10,7 @@ import numpy as np
 from .._compat import row_count
 from .._federation import offsets_of, owners_of
 from .._typing import ClientsLike, FloatArray, IntArray, RowWeights, Table
+from .client_labels import warn_of_another_order
 from .tables import LARGEST, is_client_list, refuse_masked
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def check_row_weights(X: ClientsLike, sample_weight: RowWeights) -> FloatArray:
         offsets = offsets_of([len(table) for table in X])
         check_weights(weights, lambda row: f" of client {owners_of(offsets, row)}", offsets)
         return weights
-    weights = weights_of_table(sample_weight, row_count(X))
+    weights = weights_of_table(X, sample_weight, row_count(X))
     check_weights(weights)
     return weights
 
@@ -38,13 +39,15 @@ def _weights_of_list(X: Sequence[Table], sample_weight: RowWeights) -> FloatArra
         )
     return np.concatenate(
         [
-            weights_of_table(weights, len(table), f" of client {k}")
+            weights_of_table(table, weights, len(table), f" of client {k}")
             for k, (table, weights) in enumerate(zip(X, sample_weight, strict=True))
         ]
     )
 
 
-def weights_of_table(sample_weight: RowWeights, n_rows: int, whose: str = "") -> FloatArray:
+def weights_of_table(
+    table: Table, sample_weight: RowWeights, n_rows: int, whose: str = ""
+) -> FloatArray:
     """Weights of a table's rows as float64."""
     refuse_masked(f"sample_weight{whose}", sample_weight)
     try:
@@ -63,6 +66,7 @@ def weights_of_table(sample_weight: RowWeights, n_rows: int, whose: str = "") ->
             f"shape {weights.shape}. Give it in the same form as X: one array for one table, or a "
             "list with one array for each client."
         )
+    warn_of_another_order(table, f"`sample_weight`{whose}", sample_weight)
     return weights
 
 
