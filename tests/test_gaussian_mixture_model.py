@@ -689,7 +689,7 @@ def test_clients_of_a_stream_know_the_second_moment_of_their_rows(is_known):
             (of_stream, in_stream, start.parameters),
         )
     ]
-    # Sums of 40 logarithms of order 10.
+    # Here and below: sums of 40 logarithms, or products, of order 10.
     assert means[1] == pytest.approx(means[0], rel=1e-13)
     parts = [of_stream.all_rows(federation, start.parameters, every[[i]]) for i in every]
     log_likelihoods = np.concatenate([part.log_likelihood for part in parts])

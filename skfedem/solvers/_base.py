@@ -134,8 +134,8 @@ class Received(NamedTuple):
     """Sums over the messages of the active clients, in the order of clients.
 
     ``message_sum`` is Σ w_i Quant(Δ_i). ``log_likelihood`` is the weighted sum of the clients'
-    means if they read all rows, otherwise 0. The others are plain sums. For a group of clients,
-    partial sums without ``n_active``.
+    means if they read all rows, otherwise 0, and ``uncompressed`` that of what they also sent in a
+    stream. The others are plain sums. For a group of clients, partial sums without ``n_active``.
     """
 
     message_sum: FloatArray

@@ -59,8 +59,9 @@ def with_scatter(
         if reading.sample_weight is not None:
             distances *= reading.sample_weight
         squares[reading.group] += segment_sums(distances, reading.lengths)
-        y *= np.sqrt(weights_of_rows(shares, reading))
-        moment += y @ y.T
+        if model.covariance_is_rest:
+            y *= np.sqrt(weights_of_rows(shares, reading))
+            moment += y @ y.T
     assert estimate.log_likelihood is not None  # all rows were read
     log_likelihood = estimate.log_likelihood - 0.5 * squares / federation.totals_of(clients)
     estimate = estimate._replace(log_likelihood=log_likelihood)
