@@ -25,7 +25,7 @@ def legend_above(axis: Axes, *, ours: bool, **options: Any) -> None:
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1.04), "frameon": False}
     legend = fitting_legend(axis, 1.0, ncols=min(n_labels, _MOST_COLUMNS), **place, **options)
     if ours:
-        figure = axis.figure.figure
+        figure = axis.figure.figure  # never a part of one
         height = legend.get_window_extent().height / figure.dpi
         figure.set_figheight(figure.get_figheight() + max(0.0, height - _HEIGHT))
         lay_out(figure)  # on higher axes, ticks differ and may need more room
