@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ._messages import cut, short
+from ._messages import repr_of, truncate
 from ._typing import FilePath
 
 Arrays = dict[str, NDArray[Any]]
@@ -147,7 +147,7 @@ def check_identity(path: FilePath, found: Identity, expected: Identity) -> None:
 def _read(path: FilePath) -> tuple[Identity, Arrays]:
     """Identity and arrays of a file, after verifying its digest."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"Expected resume_from to be a path or None, got {short(path)}.")
+        raise TypeError(f"Expected resume_from to be a path or None, got {repr_of(path)}.")
     path = Path(path)
     arrays = _arrays_of(path)
     try:
@@ -217,7 +217,7 @@ def _damaged(path: Path, why: object) -> ValueError:
     """Error for a file that is no whole checkpoint."""
     return ValueError(
         f"Expected a complete checkpoint at {path}, got one that is truncated or damaged "
-        f"({cut(why)}). Resume from the checkpoint before it, if there is a file "
+        f"({truncate(why)}). Resume from the checkpoint before it, if there is a file "
         f"{_real(path)}{_PREVIOUS}."
     )
 

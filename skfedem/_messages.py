@@ -23,12 +23,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def either(ways: Sequence[str]) -> str:
+def join_alternatives(ways: Sequence[str]) -> str:
     """Join alternatives: "a", "a or b", "a, b or c"."""
     return " or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)
 
 
-def shown(label: object) -> str:
+def label_repr(label: object) -> str:
     """Client label, without NumPy's type name."""
     if not isinstance(label, np.generic):
         return repr(label)
@@ -37,20 +37,20 @@ def shown(label: object) -> str:
     return repr(label.item())
 
 
-def short(value: object) -> str:
+def repr_of(value: object) -> str:
     """A value as by ``repr``, without NumPy's type names, shortened if it is long."""
     with np.printoptions(legacy="1.21"):  # without type names of NumPy's scalars
-        return cut(repr(value))
+        return truncate(repr(value))
 
 
-def cut(text: object) -> str:
+def truncate(text: object) -> str:
     """Text on one line, shortened if it is long."""
     text = " ".join(str(text).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 @contextmanager
-def naming(where: str) -> Iterator[None]:
+def error_context(where: str) -> Iterator[None]:
     """Context that puts ``where`` before type and value errors, and adds it as a note to others."""
     try:
         yield
@@ -78,7 +78,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 
 @contextmanager
-def kept_back() -> Iterator[list[Advice]]:
+def collect_warnings() -> Iterator[list[Advice]]:
     """Context that collects this package's warnings in a list.
 
     Warnings of intermediate steps are not for the user. Other threads are not affected, unlike with

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array
 
 from ._compat import parameter_names
-from ._messages import short
+from ._messages import repr_of
 from ._typing import FloatArray
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(
             (
-                f"Expected {name} to be {number}{bounds}, got {short(value)} of type "
+                f"Expected {name} to be {number}{bounds}, got {repr_of(value)} of type "
                 f"{type(value).__name__}. {hint}"
             ).rstrip()
         )
@@ -70,7 +70,7 @@ def check_number(
         if not is_finite:
             number = "a finite number"
         raise ValueError(
-            f"Expected {name} to be {number}{bounds}, got {short(value)}. {hint}".rstrip()
+            f"Expected {name} to be {number}{bounds}, got {repr_of(value)}. {hint}".rstrip()
         )
 
 
@@ -101,7 +101,7 @@ def check_choice(name: str, value: object, choices: Sequence[str], *, hint: str 
         close = get_close_matches(said, choices, n=1, cutoff=0.7)
         advice = f"Did you mean {close[0]!r}?" if close else "Give one of these."
         raise ValueError(
-            f"Expected {name} to be one of {names}, got {short(value)}. {advice} {hint}".rstrip()
+            f"Expected {name} to be one of {names}, got {repr_of(value)}. {advice} {hint}".rstrip()
         )
 
 
@@ -159,7 +159,7 @@ def check_shape(name: str, value: object, shape: tuple[int, ...]) -> FloatArray:
         array = np.atleast_1d(hidden_as_nan)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"Expected {name} to be numbers of shape {shape}, got {short(value)}."
+            f"Expected {name} to be numbers of shape {shape}, got {repr_of(value)}."
         ) from error
     if array.shape != shape:
         raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")
@@ -196,7 +196,7 @@ def is_auto(value: object) -> TypeIs[Literal["auto"]]:
 def check_switch(name: str, value: object) -> None:
     """Raise if a parameter is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"Expected {name} to be True or False, got {short(value)}.")
+        raise TypeError(f"Expected {name} to be True or False, got {repr_of(value)}.")
 
 
 def check_n_jobs(value: object) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from ._messages import short
+from ._messages import repr_of
 from ._typing import FloatArray, IntArray, Seed
 
 # Purposes of streams, which never share numbers.
@@ -50,7 +50,7 @@ def random_numbers(random_state: Seed) -> np.random.RandomState:
             advice = "Draw an integer from it, as generator.integers(2**32), and give that."
         raise ValueError(
             "Expected random_state to be an integer from 0 to 2**32 - 1, a "
-            f"numpy.random.RandomState or None, got {short(random_state)}. {advice}"
+            f"numpy.random.RandomState or None, got {repr_of(random_state)}. {advice}"
         ) from error
 
 

@@ -29,7 +29,7 @@ from ._imputer.penalty_path import (
 from ._imputer.warnings import instead_of_more_rounds
 from ._input.cells import CellData, check_cells
 from ._input.clients import check_minibatches, features_of, store
-from ._messages import either, kept_back, naming, plural, warn
+from ._messages import collect_warnings, error_context, join_alternatives, plural, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._random import seeds_of_runs
 from ._typing import (
@@ -334,7 +334,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             held-out cell; and as in :meth:`FederatedMatrixImputer.fit`.
         """
         # The last fit gives the warnings about parameters and data.
-        with kept_back():
+        with collect_warnings():
             grid = self._checked_grid()
             (seed,) = seeds_of_runs(self.random_state, 1)
             cells = check_cells(
@@ -513,7 +513,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         for fold in range(self.n_splits):
             lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
             has_cells = lengths > 0
-            with naming(f"Without the cells of fold {fold}"):
+            with error_context(f"Without the cells of fold {fold}"):
                 check_minibatches(self, lengths[has_cells], cells.ids[has_cells], "observed cells")
 
     def _search(
@@ -556,7 +556,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             longer = f"increase {' or '.join(given)}"
             ways = [*instead_of_more_rounds(self), longer, "leave out small penalties"]
             if less_noise := against_minibatch_noise(self):
-                ways.insert(0, f"use {either(less_noise)}")
+                ways.insert(0, f"use {join_alternatives(less_noise)}")
             advice = ", or ".join(ways) if self.tol else "increase tol"
             warn(
                 f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "

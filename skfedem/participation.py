@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._messages import short
+from ._messages import repr_of
 from ._parameters import check_counts, check_number
 from ._typing import IntArray
 
@@ -50,7 +50,8 @@ def draw_active(generator: np.random.Generator, n_clients: int, participation: f
     """
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
-            f"Expected generator to be a numpy.random.Generator, got {short(generator)}. Make one "
+            f"Expected generator to be a numpy.random.Generator, got {repr_of(generator)}. Make "
+            f"one "
             "with numpy.random.default_rng(seed)."
         )
     check_counts(n_clients=n_clients)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._messages import short
+from .._messages import repr_of
 from .._parameters import check_choice, check_number, is_auto, python_number
 from .._typing import EffectsName, FloatArray
 from ..models.matrix.main_effects import EFFECTS
@@ -99,7 +99,7 @@ def _checked_ranks(ranks: object) -> list[int | None]:
     expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
     if isinstance(ranks, str) or not np.iterable(ranks):
         raise TypeError(
-            f"{expected}, got {short(ranks)}. Give [2] or [None], say, for a single one."
+            f"{expected}, got {repr_of(ranks)}. Give [2] or [None], say, for a single one."
         )
     if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
         raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
@@ -119,13 +119,13 @@ def _checked_penalties(name: str, penalties: object, what: str) -> FloatArray:
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         hint = " Give a list." if np.iterable(penalties) and not isinstance(penalties, str) else ""
-        raise TypeError(f"{expected}, got {short(penalties)}.{hint}") from error
+        raise TypeError(f"{expected}, got {repr_of(penalties)}.{hint}") from error
     if array.ndim != 1:
         is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
-        hint = f" Give [{short(penalties)}] for a single one." if is_one else ""
-        raise TypeError(f"{expected}, got {short(penalties)}.{hint}")
+        hint = f" Give [{repr_of(penalties)}] for a single one." if is_one else ""
+        raise TypeError(f"{expected}, got {repr_of(penalties)}.{hint}")
     if not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(f"{expected}, got {short(penalties)}.")
+        raise ValueError(f"{expected}, got {repr_of(penalties)}.")
     if not len(array):
         raise ValueError(f"{expected}, got none. Give at least one.")
     return array

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from .._client_vectors import weighted_sum
 from .._input.cells import CellData
-from .._messages import Advice, kept_back, naming
+from .._messages import Advice, collect_warnings, error_context
 from .._parallel import n_workers, single_threaded_libraries
 from .._parameters import is_auto
 from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
@@ -210,7 +210,11 @@ def _fit_fold(
     """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
     (table, clients, shape), held_out = split
     # Worker processes do not inherit the suppressed warnings and the limit of threads.
-    with kept_back(), single_threaded_libraries(), naming(f"Without the cells of fold {fold}"):
+    with (
+        collect_warnings(),
+        single_threaded_libraries(),
+        error_context(f"Without the cells of fold {fold}"),
+    ):
         _fit_step(imputer, float(penalty), table, clients=clients, shape=shape)
         return imputer, imputer.score(held_out.table)
 
@@ -255,7 +259,7 @@ def refit(
     chosen = {"rank": best.rank, "effects_penalty": best.effects_penalty, "penalty": best.penalty}
     last = imputer.set_params(**chosen).get_params()
     # If warnings are errors, they must not discard the search.
-    with kept_back() as advice:
+    with collect_warnings() as advice:
         try:
             _fit_steps(imputer, path[path > best.penalty], X, **data)
             imputer.set_params(**last).fit(X, **data)
@@ -273,7 +277,7 @@ def _fit_steps(
 ) -> None:
     """Fit the steps of a path before its last one, without warnings, output and evaluations."""
     imputer.set_params(eval_every=None, verbose=0)
-    with kept_back():
+    with collect_warnings():
         for penalty in penalties.tolist():
             _fit_step(imputer, penalty, X, **data)
 

@@ -13,7 +13,7 @@ from .._compat import row_count
 from .._input.cells import CellData
 from .._input.matrices import holds_clients, is_cell_list
 from .._input.table_labels import label_text
-from .._messages import either, shown, warn
+from .._messages import join_alternatives, label_repr, warn
 from .._parameters import in_python_numbers, is_auto
 from .._typing import ClientWeights, FloatArray, MatricesLike
 from ..models.matrix.families import MAX_LOG_MEAN
@@ -82,7 +82,7 @@ def _warn_of_end(imputer: FederatedMatrixImputer, problem: Problem, result: Run)
         rise = problem.model.change(final, initial)
     is_worse = not rise <= _LARGE_RISE  # NaN, if the objective has overflowed
     if is_worse:
-        ways = either(against_noise(imputer, "a smaller step_size"))
+        ways = join_alternatives(against_noise(imputer, "a smaller step_size"))
         warn(
             f"The objective ended at {final:.3g}, above its value at the start, {initial:.3g}: do "
             f"not use this fit. Use {ways}.",
@@ -103,7 +103,7 @@ def _warn_of_silent(cells: CellData) -> None:
     """Warn of clients without an observed cell."""
     ids, silent = cells.ids, np.flatnonzero(np.diff(cells.offsets) == 0)
     if len(silent):
-        names = ", ".join(shown(ids[k]) for k in silent[:5])
+        names = ", ".join(label_repr(ids[k]) for k in silent[:5])
         warn(
             f"{len(silent)} of {len(ids)} clients have no observed cell and contribute nothing: "
             f"{names}{', ...' if len(silent) > 5 else '.'}",
@@ -280,7 +280,7 @@ def _where(imputer: FederatedMatrixImputer, row: int, column: int) -> str:
     if offsets is not None:
         client = int(np.searchsorted(offsets, row, side="right")) - 1
         own_row = row - int(offsets[client])
-        whose = f" of client {shown(imputer.client_ids_[client])}"
+        whose = f" of client {label_repr(imputer.client_ids_[client])}"
     of_row, of_column = _name(imputer._row_labels, row), _name(imputer._column_labels, column)
     return f"in row {own_row}{of_row}, column {column}{of_column}{whose}"
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from .._federation import owners_of
-from .._messages import shown
+from .._messages import label_repr
 from .._typing import Table
 from .observations import Observations
 from .table_labels import label_text, table_labels
@@ -81,4 +81,4 @@ def _place(observations: Observations, position: int) -> str:
     )
     if observations.ids is None:
         return place
-    return f"{place} of client {shown(observations.ids[client])}"
+    return f"{place} of client {label_repr(observations.ids[client])}"

@@ -9,7 +9,7 @@ import numpy as np
 import sklearn
 from numpy.typing import ArrayLike, NDArray
 
-from .._messages import short, warn
+from .._messages import repr_of, warn
 from .._typing import IntArray, Table
 from .table_labels import is_frame
 from .tables import are_plain, missing_labels, refuse_masked
@@ -21,7 +21,7 @@ def refuse_name(clients: object) -> None:
     Called before X is checked, because that column, usually of text, is still in X.
     """
     if isinstance(clients, str):
-        name = short(clients)
+        name = repr_of(clients)
         raise TypeError(
             f"Expected `clients` to hold one label for each row, got the string {name}. If that is "
             f"a column of X, give the column itself, X[{name}], and drop it from X."

@@ -17,7 +17,7 @@ from .._federation import (
     sample_weight_of,
     weights_of_clients,
 )
-from .._messages import shown, warn
+from .._messages import label_repr, warn
 from .._rows import JoinedRows, ReorderedRows, Rows, precision_of
 from .._typing import (
     ClientsLike,
@@ -150,7 +150,7 @@ def _from_labels(
     def of_whom(row: int) -> str:
         """Owner of a row, for a message."""
         position = row if order is None else np.flatnonzero(order == row)[0]
-        return f" of client {shown(ids[owners_of(offsets, position)])}"
+        return f" of client {label_repr(ids[owners_of(offsets, position)])}"
 
     check_finite(rows, _names(estimator), of_whom, allow_nan=allow_nan)
     check_weights(weights, of_whom)
@@ -176,7 +176,8 @@ def _weighted(data: ClientData, weights: FloatArray | None) -> ClientData:
     if not counts.all():
         raise ValueError(
             "Expected a row with a positive sample_weight for every client, got weights that are "
-            f"all zero for client {shown(data.ids[np.argmin(counts)])}. Leave such clients out."
+            f"all zero for client {label_repr(data.ids[np.argmin(counts)])}. Leave such clients "
+            f"out."
         )
     rows, offsets = data.rows, data.offsets
     if not kept.all():
@@ -347,6 +348,6 @@ def check_minibatches(
         others = f" (and too few for {len(short) - 1} more)" if len(short) > 1 else ""
         raise ValueError(
             f"Expected batch_size={batch_size} {what} for every client with replacement=False, "
-            f"got {lengths[short[0]]} for client {shown(ids[short[0]])}{others}. Use "
+            f"got {lengths[short[0]]} for client {label_repr(ids[short[0]])}{others}. Use "
             f"replacement=True, or a batch_size of at most {lengths.min()}."
         )

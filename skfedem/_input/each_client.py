@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse, vstack
 
 from .._federation import MOST_CLIENTS, client_groups, offsets_of
-from .._messages import naming
+from .._messages import error_context
 from .._typing import Table
 from .table_labels import is_frame
 from .tables import is_client_list, refuse_no_clients
@@ -36,7 +36,7 @@ def each_client(
                 f"Expected a 2-D table (rows by features) for client {k}, got a list of "
                 f"{len(table)} tables. Give one list with all tables."
             )
-        with naming(f"In the table of client {k}"):
+        with error_context(f"In the table of client {k}"):
             answers.append(answer(table))
     return tuple(answers)
 

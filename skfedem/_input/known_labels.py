@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import shown
+from .._messages import label_repr
 from .._typing import IntArray
 
 
@@ -44,7 +44,7 @@ def _described(labels: NDArray[Any]) -> str:
     """First label and its type, for a message."""
     is_object = labels.dtype == object
     kind = f"type {type(labels[0]).__name__}" if is_object else f"dtype {labels.dtype}"
-    return f"{shown(labels[0])} of {kind}"
+    return f"{label_repr(labels[0])} of {kind}"
 
 
 def find_labels(known: NDArray[Any], ids: NDArray[Any]) -> IntArray:

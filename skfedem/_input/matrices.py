@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-from .._messages import naming, plural
+from .._messages import error_context, plural
 from .._typing import IntArray, Table
 from .entries import (
     as_array,
@@ -52,7 +52,7 @@ def each_matrix(
     whose = "observer" if getattr(X, "ndim", 1) == 3 else "client"
     answers = []
     for k, table in enumerate(X, first):
-        with naming(f"In the matrix of {whose} {k}"):
+        with error_context(f"In the matrix of {whose} {k}"):
             if is_cell_list(table):
                 raise ValueError("expected one table, got a list of tables. Give a 3-D array.")
             answers.append(answer(table))

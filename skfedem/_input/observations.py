@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array
 
 from .._cells import cell_codes
 from .._federation import client_groups, offsets_of
-from .._messages import plural, short
+from .._messages import plural, repr_of
 from .._typing import BoolArray, FloatArray, IntArray, RowsName, Table
 from .client_labels import grouped, refuse_name
 from .entries import no_numbers, refuse_dtype, refuse_odd_columns
@@ -169,7 +169,7 @@ def marker(missing_values: float) -> float:
         return np.nan
     if isinstance(missing_values, bool | np.bool_) or not isinstance(missing_values, Real):
         raise TypeError(
-            f"Expected missing_values to be a number or NaN, got {short(missing_values)} of type "
+            f"Expected missing_values to be a number or NaN, got {repr_of(missing_values)} of type "
             f"{type(missing_values).__name__}. NaN also marks None and pandas.NA."
         )
     try:
@@ -183,7 +183,7 @@ def marker(missing_values: float) -> float:
 
 def _checked_shape(shape: tuple[int, int], rows: RowsName) -> tuple[int, int]:
     """(J, L) of triplets as integers."""
-    expected = f"Expected shape=(sites, months), two integers >= 1, got {short(shape)}."
+    expected = f"Expected shape=(sites, months), two integers >= 1, got {repr_of(shape)}."
     if not isinstance(shape, list | tuple | np.ndarray) or np.shape(shape) != (2,):
         raise TypeError(
             f"{expected} Give the size of the matrix, not of the triplets. (A search over two "

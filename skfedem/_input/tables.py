@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-from .._messages import plural, short
+from .._messages import plural, repr_of
 from .._typing import IntArray, Table
 
 GIVE_TABLES = (
@@ -152,7 +152,7 @@ def _refuse_other_objects(X: Any, kind: str) -> None:
     if is_file or not (isinstance(X, Iterable | Sized) or hasattr(X, "__array__")):
         first = "If this names a file, read it first. " if is_file else ""
         raise TypeError(
-            f"Expected a table or a list of tables, got {short(X)} of type {kind}. {first}Give "
+            f"Expected a table or a list of tables, got {repr_of(X)} of type {kind}. {first}Give "
             "one table, or a list with one for each client."
         )
     if isinstance(X, Mapping):

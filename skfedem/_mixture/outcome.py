@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from .._input.clients import features_of
-from .._messages import either, warn
+from .._messages import join_alternatives, warn
 from ..models.mixture.covariances import MATRICES, roots_and_inverses
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.parameters import in_row_units, lost_in_rounding
@@ -103,12 +103,12 @@ def _warn_of_noise(ways: list[str], result: Run, n_samples: int, fall: float) ->
         warn(
             f"Components {vanished.tolist()} ended with a weight of less than half a row. The "
             "noise of minibatches and messages can make rare components vanish: use "
-            f"{either(ways)}, or fewer components if EM on all rows loses them as well.",
+            f"{join_alternatives(ways)}, or fewer components if EM on all rows loses them as well.",
             ConvergenceWarning,
         )
     if fall > _LARGE_FALL:
         warn(
             f"The log-likelihood ended {fall:.3g} nats per row below its value at the start: do "
-            f"not use this fit. Use {either(ways)}, and look for outliers.",
+            f"not use this fit. Use {join_alternatives(ways)}, and look for outliers.",
             ConvergenceWarning,
         )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._messages import short
+from .._messages import repr_of
 from .._parameters import check_number, python_number
 from .._typing import FloatArray, IntArray
 from . import _codec, _vectors
@@ -35,8 +35,8 @@ class Operator(Compressor):
         name, level = self._level_name, getattr(self, self._level_name)
         if (level is None) == (self.omega is None):
             raise ValueError(
-                f"Expected exactly one of {name} and omega, got {name}={short(level)} and "
-                f"omega={short(self.omega)}. Give the level, or the relative variance omega that "
+                f"Expected exactly one of {name} and omega, got {name}={repr_of(level)} and "
+                f"omega={repr_of(self.omega)}. Give the level, or the relative variance omega that "
                 "determines it."
             )
         if level is None:

@@ -11,7 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from .._messages import cut, short
+from .._messages import repr_of, truncate
 from .._typing import FloatArray
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def check_text(name: str, value: object) -> None:
     """Raise if a text to be drawn is not a string."""
     if not isinstance(value, str):
         raise TypeError(
-            f"Expected {name} to be a string, got {short(value)} of type {type(value).__name__}. "
+            f"Expected {name} to be a string, got {repr_of(value)} of type {type(value).__name__}. "
             "Give what to write, in the plural, as 'sites'."
         )
 
@@ -156,7 +156,8 @@ def check_options(name: str, options: object) -> None:
         return
     if not isinstance(options, Mapping):
         raise TypeError(
-            f"Expected {name} to be a dict of matplotlib's options, or None, got {short(options)}. "
+            f"Expected {name} to be a dict of matplotlib's options, or None, got "
+            f"{repr_of(options)}. "
             "Write {'linewidth': 2}."
         )
     artist: Any = Line2D if name == "line_kw" else PolyCollection
@@ -167,7 +168,7 @@ def check_options(name: str, options: object) -> None:
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"Expected {name} to have options of matplotlib's {artist.__name__}, got "
-            f"{short(dict(options))} ({cut(error)}). Correct these."
+            f"{repr_of(dict(options))} ({truncate(error)}). Correct these."
         ) from error
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._input.table_labels import is_frame
-from .._messages import short
+from .._messages import repr_of
 from .._typing import FloatArray
 from ._common import as_list, last_step
 
@@ -109,7 +109,7 @@ def check_names(histories: list[History], x: XAxis, y: list[str]) -> None:
         for name in y:
             if not isinstance(name, str) or name not in history:
                 raise ValueError(
-                    f"Expected y to name series of {whose}, got {short(name)}. It has "
+                    f"Expected y to name series of {whose}, got {repr_of(name)}. It has "
                     f"{', '.join(map(repr, history))}."
                 )
             n_rows, shape = len(history[_column(x)]), np.shape(history[name])
@@ -157,7 +157,7 @@ def check_quantiles(quantiles: object) -> None:
     ):
         raise ValueError(
             "Expected quantiles to be two numbers from 0 to 1, the lower first, or None for no "
-            f"band, got {short(quantiles)}."
+            f"band, got {repr_of(quantiles)}."
         )
 
 

@@ -18,7 +18,7 @@ from .._input.clients import check_rows, store
 from .._input.each_client import each_client_stacked
 from .._input.sample_weight import check_row_weights
 from .._input.tables import is_client_list
-from .._messages import short
+from .._messages import repr_of
 from .._parameters import check_number, check_switch
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
@@ -434,7 +434,7 @@ def _check_n_components(n_components: float | None) -> None:
         if not 0 < float(n_components) < 1:
             raise ValueError(
                 f"Expected n_components to be an integer >= 0 or a number between 0 and 1, got "
-                f"{short(n_components)}. {hint}"
+                f"{repr_of(n_components)}. {hint}"
             )
         return
     check_number("n_components", n_components, kind=Integral, low=0, hint=hint)

@@ -33,7 +33,7 @@ from .._input.tables import (
     refuse_what_is_no_table,
     unmasked,
 )
-from .._messages import naming, short, shown
+from .._messages import error_context, label_repr, repr_of
 from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
 from ._fitted import describe
@@ -309,7 +309,7 @@ def _has_to_travel(transformer: Any) -> bool:
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
         raise TypeError(
-            f"Expected a transformer, an object with `transform`, got {short(transformer)}. Give "
+            f"Expected a transformer, an object with `transform`, got {repr_of(transformer)}. Give "
             "an instance, as PerClient(MinMaxScaler())."
         )
     if isinstance(transformer, FrozenEstimator):
@@ -348,7 +348,8 @@ def _refuse_requests(transformer: Any) -> None:
         asked = getattr(routing, method, None)
         if asked is not None and asked.requests.get("sample_weight") not in (None, False):
             raise ValueError(
-                f"Expected a transformer without weights of rows, got {short(transformer)}, which "
+                f"Expected a transformer without weights of rows, got {repr_of(transformer)}, "
+                f"which "
                 f"requests sample_weight for {method}. All rows have the same weight here: turn "
                 f"the request off with set_{method}_request(sample_weight=False)."
             )
@@ -413,7 +414,7 @@ def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int
 
 def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
     """Context in which error messages name the client, if there are several."""
-    return nullcontext() if n_clients == 1 else naming(f"At client {shown(label)}")
+    return nullcontext() if n_clients == 1 else error_context(f"At client {label_repr(label)}")
 
 
 def _has_nan(value: Any) -> bool:
@@ -426,7 +427,8 @@ def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
         name, label = next(iter(spoiled.items()))
         raise ValueError(
             f"Expected numbers in the state of {type(transformer).__name__} after client "
-            f"{shown(label)}, got NaN in {name}, which would spread to all clients. The likely "
+            f"{label_repr(label)}, got NaN in {name}, which would spread to all clients. The "
+            f"likely "
             "reason is a column without a value at this client. Impute the column first, leave the "
             "client out, or use FederatedStandardScaler, which counts the values there are."
         )

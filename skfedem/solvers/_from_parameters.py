@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from .._federation import Federation
-from .._messages import short, warn
+from .._messages import repr_of, warn
 from .._parallel import Workers
 from .._parameters import (
     check_choice,
@@ -178,7 +178,7 @@ def _worst_omega(compressor: Compressor, lengths: IntArray) -> tuple[float, int]
     omegas = np.asarray(returned)
     if omegas.dtype.kind not in "iuf" or omegas.shape not in ((), lengths.shape):
         expected = f"a number, or an array of shape {lengths.shape},"
-        raise broken(compressor, "omega_for", expected, short(returned))
+        raise broken(compressor, "omega_for", expected, repr_of(returned))
     omegas = np.broadcast_to(omegas, lengths.shape)
     for omega, length in zip(omegas.tolist(), lengths.tolist(), strict=True):
         if not 0 <= omega < np.inf:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import either, plural, warn
+from .._messages import join_alternatives, plural, warn
 from .._parameters import is_auto
 from .._typing import Schedule
 from ._base import Problem
@@ -135,21 +135,23 @@ def _warn_of_steps(
         # A limit below the schedule shows that automatic steps were shortened.
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
         last = _last_step(estimator, result, schedule)
+        ways = against_noise(estimator, f"a smaller step_size (it was {last:.3g})")
         warn(
             f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
             f"{'were shortened' if shortened else 'did not update rare components'}. Use "
-            f"{either(against_noise(estimator, f'a smaller step_size (it was {last:.3g})'))}"
+            f"{join_alternatives(ways)}"
             f"{wording.remedy}.",
             ConvergenceWarning,
         )
     elif is_auto(estimator.step_size):
         planned = schedule(result.server.round_index)
         if limit < _SMALL_SHARE * planned:
+            ways = against_noise(estimator) or ["a smaller step_size"]
             warn(
                 f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
                 "rounds were too noisy for larger ones: the fit converges slowly, if at all. Use "
-                f"{either(against_noise(estimator) or ['a smaller step_size'])}{wording.remedy}.",
+                f"{join_alternatives(ways)}{wording.remedy}.",
                 ConvergenceWarning,
             )
 
@@ -238,7 +240,7 @@ def _reason(
         travelled = result.history["step_size"][1:].sum()
         if less_noise:  # it is unknown how many rounds the noise needs to vanish
             longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
-            advice = f"Use {either([*longer, *less_noise])}"
+            advice = f"Use {join_alternatives([*longer, *less_noise])}"
         else:
             advice = _how_to_travel_on(estimator, result, schedule, travelled)
         if estimator.tol == 0:
@@ -254,7 +256,7 @@ def _reason(
         return "", "Increase tol, to see whether it converges"
     if less_noise:
         why = ": the noise of FedEM's minibatches vanishes slowly, if at all"
-        return why, f"Use {either(less_noise)}"
+        return why, f"Use {join_alternatives(less_noise)}"
     rounds_left = estimator.max_iter is None or result.n_rounds < estimator.max_iter
     advice = f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
     if not took_few_rounds(problem, result):
@@ -276,7 +278,7 @@ def _how_to_travel_on(
         ways = against_noise(estimator) if is_auto(estimator.step_size) else []
         return (
             f"{_MOST_ROUNDS:,} rounds would not be enough with this step size: use "
-            f"{either(ways or ['a larger step_size'])}"
+            f"{join_alternatives(ways or ['a larger step_size'])}"
         )
     enough = _with_two_digits(n_rounds + ceil(missing / last_step))
     epochs = ceil(first + enough * (last - first) / n_rounds)

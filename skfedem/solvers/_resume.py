@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import _checkpoint
 from .._federation import fingerprint, little_endian
 from .._history import History
-from .._messages import short, warn
+from .._messages import repr_of, warn
 from .._parallel import Workers
 from .._parameters import check_number, parameters_of
 from .._typing import FilePath, Schedule
@@ -177,7 +177,7 @@ def check_checkpoint_parameters(estimator: ResumableEstimator) -> None:
 
 def _check_path(path: FilePath) -> None:
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
-        raise TypeError(f"Expected checkpoint to be a path or None, got {short(path)}.")
+        raise TypeError(f"Expected checkpoint to be a path or None, got {repr_of(path)}.")
     # Unlike the methods of Path, these functions of os.path return False instead of raising.
     if not os.path.isdir(Path(path).parent):
         advice = "Create the folder."

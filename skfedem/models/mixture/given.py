@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._federation import Federation, read
-from ..._messages import short, shown
+from ..._messages import label_repr, repr_of
 from ..._parameters import check_shape, check_shares
 from ..._typing import CovarianceType, FloatArray
 from .covariances import MATRICES, roots_and_inverses, variances_of
@@ -83,7 +83,7 @@ def _known_covariance(estimator: MixtureEstimator, d: int) -> FloatArray | None:
     if estimator.covariance_type != "tied":
         raise ValueError(
             'Expected covariance_type="tied" with a fixed_covariance, got '
-            f"{short(estimator.covariance_type)}. It is shared by all components."
+            f"{repr_of(estimator.covariance_type)}. It is shared by all components."
         )
     if estimator.precisions_init is not None:
         raise ValueError(
@@ -104,7 +104,7 @@ def _check_kind_of_fit(estimator: MixtureEstimator, n_features: int) -> None:
     ):
         if now != before:
             raise ValueError(
-                f"Expected {name}={short(before)}, as in the last fit, got {short(now)}. "
+                f"Expected {name}={repr_of(before)}, as in the last fit, got {repr_of(now)}. "
                 f"{_TO_BEGIN_ANEW}"
             )
 
@@ -164,7 +164,8 @@ def check_distance_of_rows(
             raise ValueError(
                 f"Expected rows within {_FARTHEST:g} standard deviations of those that the first "
                 f"call or fit had, got {rows[row, column]:.3g} in column {column} of client "
-                f"{shown(client)}. Drop this row. If the units of all rows have changed, start "
+                f"{label_repr(client)}. Drop this row. If the units of all rows have changed, "
+                f"start "
                 "over with warm_start=False."
             )
 
