@@ -109,7 +109,13 @@ def client_uniforms(
     -------
     uniforms : ndarray of shape (n, size)
         Row ``j`` depends on the address, ``clients[j]`` and ``size`` alone.
+
+    Raises
+    ------
+    ValueError
+        If the clients are not in increasing order, without repetition.
     """
+    _check_increasing(clients)
     if not len(clients):
         return np.empty((0, size))
     position = int(clients[0]) * size
@@ -128,6 +134,15 @@ def client_uniforms(
         else:
             position = _draw_each(source, position, group, size, numbers)
     return uniforms
+
+
+def _check_increasing(clients: IntArray) -> None:
+    """Raise for other orders, in which clients would get the numbers of others."""
+    if len(clients) and (clients[0] < 0 or (clients[1:] <= clients[:-1]).any()):
+        raise ValueError(
+            "Expected client indices >= 0 in increasing order, without repetition, got "
+            f"{repr_of(clients)}. Sort them."
+        )
 
 
 def _draw_each(
@@ -159,7 +174,13 @@ def ragged_client_uniforms(
     -------
     uniforms : ndarray of shape (sum(lengths),)
         Numbers client after client; they only depend on the address, the client and its length.
+
+    Raises
+    ------
+    ValueError
+        If the clients are not in increasing order, without repetition.
     """
+    _check_increasing(clients)
     uniforms = np.empty(int(lengths.sum()))
     starts = np.cumsum(lengths) - lengths
     n_bits = np.frexp(np.maximum(lengths, 1) - 1)[1]

@@ -16,11 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import binom, kstest
 from threadpoolctl import threadpool_limits
 
 from problems import ragged_clients, stack
-from skfedem import _random
 from skfedem._federation import (
     client_groups,
     draw_minibatches,
@@ -32,7 +30,6 @@ from skfedem._federation import (
 from skfedem._history import History
 from skfedem._parallel import Workers
 from skfedem.compression import Identity
-from skfedem.participation import draw_active
 from skfedem.solvers._base import Problem, outer_loop_of
 from skfedem.solvers._stopping import Gains, first_sweep, next_gains, next_sweep, no_gains
 from watched import library_threads
@@ -84,119 +81,6 @@ def test_neighbouring_clients_are_read_without_a_copy():
     federation = stack(ragged_clients((3, 1, 5, 2)))
     (reading,) = read(federation, np.array([1, 2]), 100)
     assert np.shares_memory(reading.rows, federation.rows)
-
-
-# ---- random streams
-
-
-def test_a_client_draws_the_same_whoever_else_takes_part():
-    # Dense and sparse cohorts are drawn in two ways, a group of them at a time.
-    n_clients = 9000
-    some = [[0], [7], [0, 8999], [3, 4, 5], [10, 500, 501, 2000], [1, 3, 5, 9]]
-    thirds, squares = np.arange(0, n_clients, 3), np.arange(94) ** 2
-    for size in (1, 3, 4, 9, 450):
-        every = _random.client_uniforms(5, _random.COMPRESSION, 2, np.arange(n_clients), size)
-        for clients in [*map(np.array, some), thirds, squares, np.union1d(thirds[:2000], squares)]:
-            drawn = _random.client_uniforms(5, _random.COMPRESSION, 2, clients, size)
-            assert_array_equal(drawn, every[clients])
-    assert _random.client_uniforms(5, 1, 2, np.array([], dtype=int), 4).shape == (0, 4)
-
-
-def test_no_two_addresses_share_numbers():
-    purposes = (
-        _random.PARTICIPATION,
-        _random.MINIBATCH,
-        _random.COMPRESSION,
-        _random.INITIALISATION,
-        _random.VALIDATION,
-    )
-    numbers = [
-        _random.client_uniforms(seed, purpose, round_index, np.arange(40), 7).ravel()
-        for seed in (0, 1)
-        for purpose in purposes
-        for round_index in (0, 1, 40)
-    ]
-    numbers = np.concatenate(numbers)
-    # 53 random bits: two of 8400 numbers agree by chance once in 2e8.
-    assert len(np.unique(numbers)) == len(numbers) == 2 * 5 * 3 * 280
-
-
-def test_client_uniforms_are_uniform_and_independent():
-    drawn = _random.client_uniforms(0, _random.COMPRESSION, 3, np.arange(2000), 5)
-    assert drawn.min() >= 0 and drawn.max() < 1
-    assert kstest(drawn.ravel(), "uniform").pvalue > 1e-3
-    correlations = np.corrcoef(drawn.T) - np.eye(5)
-    # 1 / sqrt(2000) is the standard deviation of a correlation: five of them.
-    assert np.abs(correlations).max() < 5 / np.sqrt(2000)
-    neighbours = np.corrcoef(drawn[1:].ravel(), drawn[:-1].ravel())[0, 1]
-    assert abs(neighbours) < 5 / np.sqrt(drawn.size)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**31 - 2, 2**32 - 1, 2**32, 2**63 + 11])
-@pytest.mark.parametrize("round_index", [0, 7, 2**32 - 1, 2**32])
-def test_an_address_is_the_list_of_its_numbers(seed, round_index):
-    words = np.random.SeedSequence([seed, _random.COMPRESSION, round_index, 3])
-    want = np.random.Generator(np.random.PCG64DXSM(words)).random(5)
-    source = _random.generator(seed, _random.COMPRESSION, round_index, kind=3)
-    assert_array_equal(source.random(5), want)
-
-
-@pytest.mark.parametrize("seed", [0, 2**31 - 2, 2**63 + 11])
-def test_large_addresses_are_taken(seed):
-    first = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
-    again = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
-    assert_array_equal(first, again)
-    drawn = _random.client_uniforms(seed, 1, 10**9, np.array([10**9, 2 * 10**9]), 5)
-    assert drawn.shape == (2, 5)
-    alone = _random.client_uniforms(seed, 1, 10**9, np.array([2 * 10**9]), 5)
-    assert_array_equal(alone[0], drawn[1])
-
-
-# ---- participation
-
-
-def draws_of_active(participation, n_clients=6, n_rounds=4000):
-    for k in range(n_rounds):
-        generator = _random.generator(0, _random.PARTICIPATION, k)
-        yield draw_active(generator, n_clients, participation)
-
-
-@pytest.mark.parametrize("participation", [0.1, 0.6])
-def test_clients_take_part_independently(participation):
-    n_clients, n_rounds = 6, 4000
-    present = np.zeros((n_rounds, n_clients))
-    for k, active in enumerate(draws_of_active(participation)):
-        assert (np.diff(active) > 0).all()
-        present[k, active] = 1
-    # Five standard deviations of a share of 4000 rounds.
-    error = 5 * np.sqrt(participation * (1 - participation) / n_rounds)
-    assert (np.abs(present.mean(axis=0) - participation) < error).all()
-    covariances = np.cov(present.T)[np.triu_indices(n_clients, 1)]
-    assert np.abs(covariances).max() < 5 * participation * (1 - participation) / np.sqrt(n_rounds)
-    counts = np.bincount(present.sum(axis=1).astype(int), minlength=n_clients + 1)
-    expected = n_rounds * binom.pmf(np.arange(n_clients + 1), n_clients, participation)
-    assert (np.abs(counts - expected) < 5 * np.sqrt(expected) + 5).all()
-
-
-def test_everyone_or_nobody_may_take_part():
-    for active in draws_of_active(1.0, n_rounds=3):
-        assert_array_equal(active, np.arange(6))
-    for active in draws_of_active(1e-12, n_rounds=3):
-        assert len(active) == 0 and active.dtype.kind == "i"
-
-
-@pytest.mark.parametrize(
-    ("generator", "n_clients", "participation", "error", "says"),
-    [
-        (0, 10, 0.5, TypeError, "a numpy.random.Generator, got 0"),
-        (np.random.default_rng(0), 10, 2, ValueError, "participation .* <= 1, got 2"),
-        (np.random.default_rng(0), 10, 0.0, ValueError, "participation to be a number > 0"),
-        (np.random.default_rng(0), 0, 0.5, ValueError, "n_clients to be an integer >= 1, got 0"),
-    ],
-)
-def test_what_nobody_can_be_drawn_from(generator, n_clients, participation, error, says):
-    with pytest.raises(error, match=says):
-        draw_active(generator, n_clients, participation)
 
 
 # ---- minibatches
