@@ -96,7 +96,7 @@ def fit(nodes, solver, problem, start, step_size, n_rounds):
         active = active_clients(problem, server.round_index)  # those that happen to answer
         messages = [nodes[client].answer(*broadcast) for client in active]
         n_bytes += sum(map(len, messages))
-        decoded = [problem.compressor.decode(data) for data in messages]
+        decoded = [problem.compressor.decode(data, len(start)) for data in messages]
         quantized = np.reshape(decoded, (-1, len(start)))
         units = message_units_of(problem, server.parameters)
         if units is not None:

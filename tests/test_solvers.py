@@ -381,7 +381,7 @@ def test_bytes_are_those_of_the_encoded_messages(solver, setting):
     encoded = [problem.compressor.encode(vector) for vector in message.quantized]
     assert message.n_bytes == sum(map(len, encoded))
     for data, vector in zip(encoded, message.quantized, strict=True):
-        assert_array_equal(problem.compressor.decode(data), vector)
+        assert_array_equal(problem.compressor.decode(data, len(vector)), vector)
 
 
 def test_expectations_are_those_of_the_algorithms():

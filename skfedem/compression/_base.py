@@ -25,9 +25,10 @@ class Compressor(ABC):
     - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2`` (these two
       are assumption A6 of [1]_);
     - a coordinate of 0 stays 0.0, -0.0 is never returned, and inputs are not modified;
-    - for every v that `compress` returned, ``decode(encode(v))`` is v bit for bit and
-      ``len(encode(v)) == n_bytes(v)``; `decode` raises ValueError for damaged bytes, and for those
-      of another class.
+    - for every v that `compress` returned, ``decode(encode(v), len(v))`` is v bit for bit and
+      ``len(encode(v)) == n_bytes(v)``;
+    - `decode` raises ValueError for damaged bytes, and for those of another class or length, before
+      it allocates more than 10 bytes for each of the message and 8 for each expected coordinate.
 
     References
     ----------
@@ -43,7 +44,7 @@ class Compressor(ABC):
     >>> operator: Compressor = Dithering(omega=1.0)
     >>> sent, n_bytes = operator.send([3.0, 0.0, -4.0], [0.2, 0.2, 0.2])
     >>> data = operator.encode(sent)
-    >>> bool(len(data) == n_bytes[0]), np.array_equal(operator.decode(data), sent)
+    >>> bool(len(data) == n_bytes[0]), np.array_equal(operator.decode(data, 3), sent)
     (True, True)
     >>> bool(operator.variance([3.0, 0.0, -4.0])[0] <= operator.omega_for(3) * 25.0)
     True
@@ -77,7 +78,7 @@ class Compressor(ABC):
         Parameters
         ----------
         values : array of shape (q,), (n, q) or, with `lengths`, (sum(lengths),)
-            The vectors. Values have to be finite, and norms at most 2**1022 if the operator
+            The vectors. Values have to be finite, and norms at most 2**998 if the operator
             computes norms.
         uniforms : array of the shape of `values`
             Independent draws from the uniform distribution on [0, 1).
@@ -181,13 +182,15 @@ class Compressor(ABC):
         """
 
     @abstractmethod
-    def decode(self, data: bytes) -> FloatArray:
+    def decode(self, data: bytes, length: int) -> FloatArray:
         """Decode the vector in a message.
 
         Parameters
         ----------
         data : bytes
             Message from `encode` of an operator of this class, with any level.
+        length : int
+            Length q >= 0 of the vector, as the receiver expects it.
 
         Returns
         -------
@@ -196,10 +199,12 @@ class Compressor(ABC):
         Raises
         ------
         TypeError
-            If `data` is not bytes-like.
+            If `data` is not bytes-like, or `length` is not an integer.
         ValueError
-            If the message is damaged, or from another class. A CRC-16 detects all damage except in
-            one of 65,536 heavily damaged messages; it does not protect against forged messages.
+            If the message is damaged, or from another class, or if its vector has another length.
+            Refusing a message takes at most ``10 * len(data) + 8 * length`` bytes of memory, and
+            some kilobytes. A CRC-16 detects all damage except in one of 65,536 heavily damaged
+            messages; it does not protect against forged messages.
         """
 
     def __sklearn_clone__(self) -> Self:

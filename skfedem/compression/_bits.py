@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .._typing import BoolArray, FloatArray, IntArray
-from ._vectors import MAX_LENGTH, check_finite, reduce_each
+from ._vectors import check_finite, reduce_each
 
 # N items then take at least N / 2**12 bits, so that damaged bytes cannot request a huge vector.
 _MOST_LOW_BITS = 12
@@ -140,9 +140,14 @@ def damaged(expected: str, got: object) -> ValueError:
 
 
 class Reader:
-    """Reads a message from front to back; raises ValueError for what cannot be right."""
+    """Reads a message from front to back; raises ValueError for what cannot be right.
 
-    def __init__(self, form: int, data: bytes) -> None:
+    What is read of a message of n bytes for a vector of q numbers takes less than 10 n + 8 q bytes
+    of memory, so that forged messages cannot ask for more. The vector itself is allocated when its
+    message has turned out to be right.
+    """
+
+    def __init__(self, form: int, data: bytes, length: int) -> None:
         try:
             data = bytes(memoryview(data))
         except TypeError as error:
@@ -161,41 +166,58 @@ class Reader:
             )
         self._body = data[1:-2]
         self._start = 0
+        got = self.count()
+        if got != length:
+            raise ValueError(
+                f"Expected a vector of length {length}, got one of length {got}. Decode with the "
+                "length that was encoded."
+            )
 
-    def _take(self, n_bits: int) -> IntArray:
+    def skip(self, n_bits: int) -> int:
+        """Pass over bits, and return where they start."""
         start, self._start = self._start, self._start + n_bits
         if self._start > 8 * len(self._body):
             raise damaged(f"at least {self._start} bits", 8 * len(self._body))
+        return start
+
+    def _bits(self, start: int, n_bits: int) -> NDArray[np.uint8]:
         # Only the bytes with these bits, because most of a message may be floats.
-        own = np.frombuffer(self._body, np.uint8)[start // 8 : -(-self._start // 8)]
+        own = np.frombuffer(self._body, np.uint8)[start // 8 : -(-(start + n_bits) // 8)]
         return np.unpackbits(own)[start % 8 :][:n_bits]
 
-    def numbers(self, n_numbers: int, width: int) -> IntArray:
-        digits = self._take(n_numbers * width).reshape(n_numbers, width).astype(np.int64)
-        return (digits << np.arange(width)).sum(axis=1)
+    def numbers(self, n_numbers: int, width: int, start: int | None = None) -> IntArray:
+        """Read numbers: those that were skipped at a start, or by default the next ones."""
+        start = self.skip(n_numbers * width) if start is None else start
+        bits = self._bits(start, n_numbers * width).reshape(n_numbers, width)
+        dtype = np.dtype("<u2" if width <= 16 else "<i8")
+        packed = np.packbits(bits, axis=1, bitorder="little")
+        numbers = np.zeros((n_numbers, dtype.itemsize), np.uint8)
+        numbers[:, : packed.shape[1]] = packed
+        return numbers.view(dtype)[:, 0]
 
     def number(self, width: int) -> int:
         return int(self.numbers(1, width)[0])
 
     def count(self) -> int:
-        count = self.number(self.number(6))
-        if count >= MAX_LENGTH:
-            raise damaged("a length below 2**52", count)
-        return count
+        return self.number(self.number(6))
 
-    def heights(self, n_items: int, highest: int) -> tuple[IntArray, IntArray]:
-        """Read the positions and values of heights above 0; zeros, possibly forged, cost nothing.
+    def heights(self, n_items: int, highest: int) -> tuple[BoolArray, NDArray[np.uint8]]:
+        """Read which heights exceed 0, and these heights.
 
         Without the bound, forged heights would take a minute per megabyte.
         """
-        places = np.flatnonzero(self.subset(n_items))
-        heights, high = np.ones(len(places), dtype=np.int64), np.arange(len(places))
-        for _ in range(highest + 1):
-            if not len(high):
-                return places, heights
-            high = high[self.subset(len(high))]
-            heights[high] += 1
-        raise damaged(f"heights of at most {highest}", "higher ones")
+        chosen = self.subset(n_items)
+        n_higher = int(np.count_nonzero(chosen))
+        heights = np.ones(n_higher, np.uint8)
+        for height in range(1, highest + 1):
+            if not n_higher:
+                break
+            higher = self.subset(n_higher)
+            heights[heights == height] += higher
+            n_higher = int(np.count_nonzero(higher))
+        if n_higher:
+            raise damaged(f"heights of at most {highest}", "higher ones")
+        return chosen, heights
 
     def subset(self, n_items: int) -> BoolArray:
         n_chosen = self.number(n_items.bit_length())
@@ -203,26 +225,30 @@ class Reader:
         if n_rare < 0:
             raise damaged(f"at most {n_items} items", n_chosen)
         rare = self._rare(n_items, n_rare)
-        return rare if n_rare == n_chosen else ~rare
+        return rare if n_rare == n_chosen else np.logical_not(rare, out=rare)
 
     def _rare(self, n_items: int, n_rare: int) -> BoolArray:
         k = int(_low_bits(n_items, n_rare))
-        bits = self._take(n_items if k < 2 else n_rare - (-n_items >> k)).astype(bool)
-        ones = np.flatnonzero(bits)
-        if len(ones) != n_rare:
-            raise damaged(f"{n_rare} ones", len(ones))
+        n_bits = n_items if k < 2 else n_rare - (-n_items >> k)
+        bits = self._bits(self.skip(n_bits), n_bits).view(bool)
+        if np.count_nonzero(bits) != n_rare:
+            raise damaged(f"{n_rare} ones", np.count_nonzero(bits))
         if k < 2:
             return bits
-        places = (ones - np.arange(n_rare) << k) + self.numbers(n_rare, k)
-        if (np.diff(places) <= 0).any() or (places >= n_items).any():
-            raise damaged(f"increasing places below {n_items}", places)
+        places = np.flatnonzero(bits)
+        places -= np.arange(n_rare)
+        places <<= k
+        places += self.numbers(n_rare, k)
+        if (places[1:] <= places[:-1]).any() or (places >= n_items).any():
+            raise damaged(f"increasing places below {n_items}", "others")
         rare = np.zeros(n_items, dtype=bool)
         rare[places] = True
         return rare
 
     def floats(self, n_floats: int, dtype: str) -> FloatArray:
         """Read floats, which start at a whole byte."""
-        if self._take(-self._start % 8).any():
+        n_padding = -self._start % 8
+        if self._bits(self.skip(n_padding), n_padding).any():
             raise damaged("zeros after the last bit", "a one")
         start, size = self._start // 8, n_floats * np.dtype(dtype).itemsize
         chosen = self._body[start : start + size]

@@ -39,6 +39,11 @@ from ._vectors import MAX_LENGTH, Blocks, check_finite, cut, reduce_each
 
 # All but the highest bits of integers are written verbatim: at most 2**4 heights.
 _HEIGHT_BITS = 4
+# Largest integer, and its number of low bits.
+_MOST = 2**22
+_MOST_LOW_BITS = 22 - _HEIGHT_BITS
+# Largest step: products with the largest integer are finite.
+_LARGEST_STEP = 2.0**1000
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # Advice in messages to the user.
 _GIVE_COMPRESSED = "Give what compress of this operator returned."
@@ -58,10 +63,10 @@ class Plain(NamedTuple):
         check_finite(vector)
         return seal(self.form, [count_bits(len(vector))], vector.astype("<f8"))
 
-    def decode(self, data: bytes) -> FloatArray:
-        """Vector of a message; ValueError if damaged."""
-        reader = Reader(self.form, data)
-        vector = reader.floats(reader.count(), "<f8")
+    def decode(self, data: bytes, length: int) -> FloatArray:
+        """Vector of a message; ValueError if damaged, or of another length."""
+        reader = Reader(self.form, data, length)
+        vector = reader.floats(length, "<f8")
         reader.end()
         return vector
 
@@ -90,17 +95,16 @@ class Sparse(NamedTuple):
         bits = [count_bits(len(vector)), *height_bits(chosen.astype(np.int64))]
         return seal(self.form, bits, vector[chosen].astype("<f8"))
 
-    def decode(self, data: bytes) -> FloatArray:
-        """Vector of a message; ValueError if damaged."""
-        reader = Reader(self.form, data)
-        length = reader.count()
-        places, _ = reader.heights(length, 1)
-        nonzero = reader.floats(len(places), "<f8")
+    def decode(self, data: bytes, length: int) -> FloatArray:
+        """Vector of a message; ValueError if damaged, or of another length."""
+        reader = Reader(self.form, data, length)
+        chosen, ones = reader.heights(length, 1)
+        nonzero = reader.floats(len(ones), "<f8")
         reader.end()
         if not nonzero.all():
             raise damaged("non-zero numbers", "a zero")
         vector = np.zeros(length)
-        vector[places] = nonzero
+        vector[chosen] = nonzero
         return vector
 
 
@@ -119,7 +123,7 @@ class Scaled(NamedTuple):
 
     form: int
     block_length: int | None = None
-    most: Any = 2**22
+    most: Any = _MOST
 
     def sizes(self, values: FloatArray, lengths: IntArray) -> IntArray:
         """Number of bytes of the message of each vector, shape (n,)."""
@@ -170,29 +174,34 @@ class Scaled(NamedTuple):
         ]
         return seal(self.form, bits, steps[~wide].astype("<f4"), steps[wide].astype("<f8"))
 
-    def decode(self, data: bytes) -> FloatArray:
-        """Vector of a message; ValueError if damaged."""
-        reader = Reader(self.form, data)
-        length = reader.count()
+    def decode(self, data: bytes, length: int) -> FloatArray:
+        """Vector of a message; ValueError if damaged, or of another length."""
+        reader = Reader(self.form, data, length)
         block_length = min(reader.count() or length, length)
         some_wide, n_low = reader.number(1), reader.number(5)
-        places, heights = reader.heights(length, 2**_HEIGHT_BITS)
-        blocks, block = np.unique(places // block_length, return_inverse=True)
-        n_steps = len(blocks)
+        if n_low > _MOST_LOW_BITS:
+            raise damaged(f"at most {_MOST_LOW_BITS} low bits", n_low)
+        chosen, heights = reader.heights(length, 2**_HEIGHT_BITS)
+        nonzero = _any_of_each(chosen, block_length)
+        n_steps = int(np.count_nonzero(nonzero))
         wide = reader.subset(n_steps) if some_wide else np.zeros(n_steps, dtype=bool)
-        negative = reader.numbers(len(places), 1)
-        integers = (heights - 1 << n_low) + reader.numbers(len(places), n_low) + 1
-        steps = np.empty(n_steps)
         n_wide = int(np.count_nonzero(wide))
+        signs, lows = reader.skip(len(heights)), reader.skip(len(heights) * n_low)
+        steps = np.empty(n_steps)
         steps[~wide] = reader.floats(n_steps - n_wide, "<f4")
         steps[wide] = reader.floats(n_wide, "<f8")
         reader.end()
-        with np.errstate(over="ignore"):
-            magnitudes = integers * steps[block]
-        if not ((steps > 0).all() and np.isfinite(magnitudes).all()):
-            raise damaged("positive steps and finite values", "others")
+        if not ((steps > 0) & (steps <= _LARGEST_STEP)).all():
+            raise damaged("steps above 0 and at most 2**1000", "others")
+        negative = reader.numbers(len(heights), 1, signs).astype(bool)
+        magnitudes = np.ldexp(heights - 1.0, n_low) + 1
+        magnitudes += reader.numbers(len(heights), n_low, lows)
         vector = np.zeros(length)
-        vector[places] = np.where(negative, -magnitudes, magnitudes)
+        vector[chosen] = np.where(negative, -magnitudes, magnitudes)
+        of_blocks = np.zeros(len(nonzero))
+        of_blocks[nonzero] = steps
+        vector *= np.repeat(of_blocks, block_length)[:length]
+        vector += 0.0  # turns -0.0 into 0.0
         return vector
 
     def _factors(self, values: FloatArray, blocks: Blocks) -> tuple[FloatArray, FloatArray]:
@@ -205,12 +214,19 @@ class Scaled(NamedTuple):
             steps[odd] = _common_divisors(magnitudes[blocks.spread(odd)], blocks.within(odd))
             integers, wrong = _divide(magnitudes, steps, blocks)
         largest = reduce_each(np.maximum, integers, blocks.of_vectors)
-        if wrong.any() or not (largest <= self.most).all():
+        if wrong.any() or not (largest <= self.most).all() or (steps > _LARGEST_STEP).any():
             raise ValueError(
                 "Expected whole multiples, at most "
                 f"{np.max(self.most)}, of one step per block, got other values. {_GIVE_COMPRESSED}"
             )
         return integers, steps
+
+
+def _any_of_each(chosen: BoolArray, block_length: int) -> BoolArray:
+    """Mask of the blocks with a chosen item."""
+    if block_length <= 1:
+        return chosen
+    return np.logical_or.reduceat(chosen, np.arange(0, len(chosen), block_length))
 
 
 def _least_nonzero(magnitudes: FloatArray, blocks: Blocks) -> FloatArray:

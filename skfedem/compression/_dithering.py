@@ -70,7 +70,7 @@ class Dithering(Stepped):
     >>> data = operator.encode(sent)
     >>> len(data), operator.n_bytes(sent).tolist()
     (12, [12])
-    >>> operator.decode(data)
+    >>> operator.decode(data, length=2)
     array([ 3., -4.])
     """
 

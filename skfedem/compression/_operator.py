@@ -99,8 +99,9 @@ class Operator(Compressor):
             )
         return self._code(len(vector)).encode(vector)
 
-    def decode(self, data: bytes) -> FloatArray:
-        return self._code(0).decode(data)
+    def decode(self, data: bytes, length: int) -> FloatArray:
+        check_number("length", length, kind=Integral, low=0)
+        return self._code(0).decode(data, int(length))
 
 
 def least(guess: int, holds: Callable[[int], bool]) -> int:

@@ -12,7 +12,8 @@ from .._typing import BoolArray, FloatArray, IntArray
 
 # Lengths are below this, so that they are exact in float64.
 MAX_LENGTH = 2**52
-_MAX_NORM = 2.0**1022
+# Steps are then at most 2**1000, which the codec allows.
+_MAX_NORM = 2.0**998
 
 
 class Blocks(NamedTuple):
@@ -178,7 +179,7 @@ def norms(magnitudes: FloatArray, blocks: Blocks, p: float) -> FloatArray:
     if not results.max(initial=0.0) <= _MAX_NORM:
         check_finite(peaks)
         raise ValueError(
-            f"Expected norms of at most 2**1022, got {results.max()}. Rescale the values."
+            f"Expected norms of at most 2**998, got {results.max()}. Rescale the values."
         )
     return results
 

@@ -330,7 +330,7 @@ def vectors(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     x = rng.normal(size=length) ** draw(st.sampled_from([0, 1, 3, 9]))
     x *= rng.random(length) < draw(st.sampled_from([0.0, 0.01, 0.2, 1.0]))
-    scale = draw(st.sampled_from([1.0, 1e-320, 1e-308, 1e-160, 1e-40, 1e30, 1e60, 1e200, 1e290]))
+    scale = draw(st.sampled_from([1.0, 1e-320, 1e-308, 1e-160, 1e-40, 1e30, 1e60, 1e200, 1e280]))
     mixed = draw(st.booleans())
     return x * scale * (10.0 ** rng.integers(-5, 5, size=length) if mixed else 1.0), rng
 
@@ -344,7 +344,7 @@ def test_round_trip(operator, vector):
     assert_sends_what_the_two_methods_say(operator, x, uniforms)
     data = operator.encode(sent)
     assert isinstance(data, bytes)
-    assert same_bits(operator.decode(data), sent)
+    assert same_bits(operator.decode(data, len(sent)), sent)
     assert operator.n_bytes(sent).tolist() == [len(data)]
     assert not sent[x == 0].any() and not np.signbit(sent[sent == 0]).any()
 
@@ -353,7 +353,7 @@ def test_the_longest_blocks_are_told_by_bytes():
     x, longest = gaussian(20), 2**52 - 1
     for operator in [Dithering(3, bucket_length=longest), BlockQuantizer(longest)]:
         sent = operator.compress(x, draws(20))
-        assert same_bits(operator.decode(operator.encode(sent)), sent)
+        assert same_bits(operator.decode(operator.encode(sent), len(sent)), sent)
     with pytest.raises(ValueError, match=f"bucket_length to be .* <= {longest}"):
         Dithering(3, bucket_length=longest + 1)
 
@@ -361,7 +361,7 @@ def test_the_longest_blocks_are_told_by_bytes():
 def test_message_needs_no_operator_parameters():
     sent = Dithering(omega=0.3, bucket_length=9).compress(gaussian(50), draws(50))
     data = Dithering(omega=0.3, bucket_length=9).encode(sent)
-    assert same_bits(Dithering(levels=1, norm=np.inf).decode(data), sent)
+    assert same_bits(Dithering(levels=1, norm=np.inf).decode(data, len(sent)), sent)
 
 
 def entropy(levels):
@@ -417,7 +417,7 @@ def test_values_of_another_form_cannot_be_encoded(operator, values):
 # Rounding up adds one to the levels, of which denormal steps may take up to twice as many.
 @pytest.mark.parametrize(("operator", "most"), [(Dithering(levels=5), 11), (BlockQuantizer(3), 1)])
 def test_more_steps_than_an_operator_takes_cannot_be_encoded(operator, most):
-    assert operator.decode(operator.encode([1, most])).tolist() == [1, most]
+    assert operator.decode(operator.encode([1, most]), 2).tolist() == [1, most]
     with pytest.raises(ValueError, match=f"whole multiples, at most {most},"):
         operator.encode([1, most + 1])
 
@@ -471,6 +471,8 @@ def test_shapes_and_types_are_checked(operator):
                 method(*args)
     with pytest.raises(ValueError, match="one vector"):
         operator.encode(x)
+    with pytest.raises(TypeError, match="length to be an integer >= 0, got 3.0"):
+        operator.decode(operator.encode(np.zeros(3)), 3.0)
     with pytest.raises(TypeError, match="integers"):
         operator.omega_for(2.5)
     with pytest.raises(ValueError, match="-3"):
@@ -550,7 +552,7 @@ def test_steps_that_are_rounded_down_leave_more_integers_than_levels():
     # A fifth of 7 least numbers is 1 of them.
     operator, vector = Dithering(levels=5, norm=np.inf), np.array([7, 1]) * 5e-324
     sent = operator.compress(vector, [0.5, 0.5])
-    assert operator.decode(operator.encode(sent)).tolist() == sent.tolist() == vector.tolist()
+    assert operator.decode(operator.encode(sent), 2).tolist() == sent.tolist() == vector.tolist()
 
 
 def test_blocks_of_one_coordinate_are_exact():
