@@ -1,14 +1,9 @@
 """Rows, random streams, participation, minibatches, workers, stopping rules and the history."""
 
-import os
-import signal
-import sys
-import threading
-import time
 from collections import Counter
 from hashlib import sha256
 from itertools import pairwise
-from math import comb, inf
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from threadpoolctl import threadpool_limits
 
 from problems import ragged_clients, stack
 from skfedem._federation import (
@@ -28,11 +22,9 @@ from skfedem._federation import (
     sample_weight_of,
 )
 from skfedem._history import History
-from skfedem._parallel import Workers
 from skfedem.compression import Identity
 from skfedem.solvers._base import Problem, outer_loop_of
 from skfedem.solvers._stopping import Gains, first_sweep, next_gains, next_sweep, no_gains
-from watched import library_threads
 
 LARGEST_UNIFORM = 1 - 2.0**-53
 
@@ -146,175 +138,6 @@ def test_a_minibatch_does_not_depend_on_the_other_clients():
                 uniforms[k : k + 1], lengths[k : k + 1], replacement=replacement
             )
             assert_array_equal(alone[0], together[k])
-
-
-# ---- workers
-
-
-@pytest.mark.parametrize("n_jobs", [None, 1, 2, 3])
-def test_workers_return_results_in_order(n_jobs, threads_always_pay):
-    with Workers(n_jobs) as workers:
-        for n_groups in (0, 1, 2, 7, 5):
-            groups = list(range(n_groups))
-            assert workers.map(lambda k: k * k, groups, "squares") == [k * k for k in groups]
-
-
-def test_an_error_of_a_worker_reaches_the_caller(threads_always_pay):
-    def fails_late(k):
-        calls.append(k)
-        if len(calls) > 3:
-            raise ValueError("a client's own message")
-        return k
-
-    calls = []
-    with Workers(2) as workers:
-        assert workers.map(fails_late, [0, 1, 2], "kind") == [0, 1, 2]
-        with pytest.raises(ValueError, match="a client's own message"):
-            workers.map(fails_late, [0, 1, 2], "kind")
-
-
-def test_workers_work_at_the_same_time_and_leave(threads_always_pay):
-    before = set(threading.enumerate())
-    meeting = threading.Barrier(3, timeout=60)
-
-    def thread_of(group):
-        meeting.wait()  # passes when three threads are here
-        return threading.get_ident()
-
-    with Workers(3) as workers:
-        workers._seconds["kind"] = inf  # in the first call, too
-        for _ in range(2):
-            threads = workers.map(thread_of, range(3), "kind")
-            assert len(set(threads)) == 3
-            assert threading.get_ident() in threads
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("fails_in_caller", [True, False])
-def test_workers_go_on_after_an_error(fails_in_caller, threads_always_pay):
-    failed = threading.Event()
-
-    def fails_once(group):
-        if (threading.current_thread() is threading.main_thread()) == fails_in_caller:
-            failed.set()
-            raise ValueError("a client's own message")
-        failed.wait(60)
-        done.append(group)
-
-    done = []
-    with Workers(2) as workers:
-        workers._seconds["kind"] = inf
-        with pytest.raises(ValueError, match="a client's own message"):
-            workers.map(fails_once, range(50), "kind")
-        assert len(done) < 49
-        assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
-
-
-def test_a_helper_that_is_told_to_exit_tells_the_caller(threads_always_pay):
-    met = threading.Barrier(2, timeout=60)
-
-    def exits_in_helper(group):
-        met.wait()
-        if threading.current_thread() is not caller:
-            sys.exit(group)
-
-    def call():
-        with Workers(2) as workers:
-            workers._seconds["kind"] = inf
-            with pytest.raises(SystemExit):
-                workers.map(exits_in_helper, range(2), "kind")
-        told.append(True)
-
-    told = []
-    caller = threading.Thread(target=call, daemon=True)  # so that waiting for ever would be seen
-    caller.start()
-    caller.join(60)
-    assert told
-
-
-def test_libraries_have_one_thread_beside_workers():
-    with threadpool_limits(limits=2):
-        before = library_threads()
-        with Workers(1):
-            assert set(library_threads()) <= {1}  # there may be none that can be asked
-        assert library_threads() == before
-
-
-@pytest.fixture
-def interruptible():
-    """SIGINT as Python has it: a shell's background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="os.kill ends the process on Windows")
-def test_an_interrupted_caller_waits_for_its_helpers(threads_always_pay, interruptible):
-    helped, done = threading.Event(), []
-
-    def group(number):
-        if threading.current_thread() is threading.main_thread():
-            helped.wait(60)
-        else:
-            helped.set()
-            time.sleep(0.1)  # the caller has done its group and waits
-            for _ in range(2):  # users press Ctrl+C again
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.1)
-            done.append(number)
-
-    with Workers(2) as workers:
-        workers._seconds["kind"] = inf
-        with pytest.raises(KeyboardInterrupt):
-            workers.map(group, range(2), "kind")
-        assert len(done) == 1
-
-
-def test_a_helper_that_has_begun_when_sending_is_interrupted_is_waited_for(threads_always_pay):
-    helped, done = threading.Event(), []
-
-    def group(number):
-        helped.set()
-        time.sleep(0.1)
-        done.append(number)
-
-    class Interrupted:
-        def __init__(self, tasks):
-            self.tasks = tasks
-
-        def put(self, task):
-            self.tasks.put(task)
-            helped.wait(60)
-            raise KeyboardInterrupt
-
-    with Workers(2) as workers:
-        workers._seconds["kind"] = inf
-        workers._tasks = Interrupted(workers._call_helpers())
-        with pytest.raises(KeyboardInterrupt):
-            workers.map(group, range(2), "kind")
-        assert done == [0]
-
-
-def test_an_inner_call_does_not_wait_for_helpers_that_are_busy(threads_always_pay):
-    met = threading.Barrier(2, timeout=60)
-
-    def outer(number):
-        met.wait()
-        return workers.map(lambda k: number + k * k, range(5), "inner")
-
-    def call():
-        nonlocal workers
-        with Workers(2) as workers:
-            workers._seconds |= {"outer": inf, "inner": inf}
-            results.extend(workers.map(outer, range(2), "outer"))
-
-    workers, results = None, []
-    caller = threading.Thread(target=call, daemon=True)  # so that waiting for ever would be seen
-    caller.start()
-    caller.join(60)
-    assert results == [[number + k * k for k in range(5)] for number in range(2)]
 
 
 # ---- stopping rules
