@@ -60,11 +60,11 @@ class BernoulliMask(Compressor):
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         x, sizes = _finite_vectors(values, lengths)
         with np.errstate(over="ignore"):  # inf in case of overflow
-            return _vectors.reduce_each(np.add, self.omega * x.ravel() ** 2, sizes)
+            return _vectors.reduce_segments(np.add, self.omega * x.ravel() ** 2, sizes)
 
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         x, sizes = _finite_vectors(values, lengths)
-        return 13 - (-sizes // 8) + 8 * _vectors.reduce_each(np.add, x.ravel() != 0, sizes)
+        return 13 - (-sizes // 8) + 8 * _vectors.reduce_segments(np.add, x.ravel() != 0, sizes)
 
     def encode(self, values: ArrayLike) -> bytes:
         x, _ = _finite_vectors(values)

@@ -29,10 +29,10 @@ class Identity(Operator):
     def __post_init__(self) -> None:
         """Do nothing: there are no parameters."""
 
-    def _level(self, q: int) -> None:
-        return None
+    def _level(self, q: int) -> int:
+        return q
 
-    def _omega(self, q: int, level: Any) -> float:
+    def _omega(self, q: int, level: int) -> float:
         return 0.0
 
     def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:

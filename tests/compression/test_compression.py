@@ -208,12 +208,12 @@ def test_wanted_omega_is_met_with_the_cheapest_level(kind, omega):
     for q in LENGTHS[1:]:
         q = int(q)
         if isinstance(operator, Dithering):
-            level = operator.levels_for(q)
+            level = operator.level_for(q)
             cheaper = [kind(levels=level - 1)] if level > 1 else []
         elif isinstance(operator, RandK):
-            cheaper = [kind(k=operator.k_for(q) - 1)] if operator.k_for(q) > 1 else []
+            cheaper = [kind(k=operator.level_for(q) - 1)] if operator.level_for(q) > 1 else []
         else:
-            block = operator.block_length_for(q)
+            block = operator.level_for(q)
             cheaper = [kind(block_length=block + 1)] if block < q else []
         assert all(other.omega_for(q) > omega for other in cheaper)
 
@@ -231,11 +231,11 @@ def test_dithering_on_one_level_is_the_block_quantizer(norm):
 def test_omega_of_a_level_gives_the_level_back(level):
     q = 210
     dithering, sparse = Dithering(levels=level), RandK(k=level)
-    assert Dithering(omega=dithering.omega_for(q)).levels_for(q) == level
-    assert RandK(omega=sparse.omega_for(q)).k_for(q) == level
+    assert Dithering(omega=dithering.omega_for(q)).level_for(q) == level
+    assert RandK(omega=sparse.omega_for(q)).level_for(q) == level
     for norm in [2, np.inf]:
         block = BlockQuantizer(block_length=level + 1, norm=norm)
-        assert BlockQuantizer(omega=block.omega_for(q), norm=norm).block_length_for(q) == level + 1
+        assert BlockQuantizer(omega=block.omega_for(q), norm=norm).level_for(q) == level + 1
 
 
 def test_no_omega_of_dithering_is_zero():
@@ -249,8 +249,8 @@ def test_no_omega_of_dithering_is_zero():
 
 def test_levels_where_rounding_puts_the_closed_form_one_off():
     # ceil(sqrt(q / (4 omega))) is 254 in floats; floor((1 + omega)^2) is 4, whose omega is above.
-    assert Dithering(omega=50 / (4 * 253**2)).levels_for(50) == 253
-    assert BlockQuantizer(omega=np.nextafter(1.0, 0.0)).block_length_for(99) == 3
+    assert Dithering(omega=50 / (4 * 253**2)).level_for(50) == 253
+    assert BlockQuantizer(omega=np.nextafter(1.0, 0.0)).level_for(99) == 3
 
 
 def test_omega_without_compression_is_zero():
@@ -374,7 +374,7 @@ def entropy(levels):
 def test_short_vectors_take_few_bytes_beyond_their_entropy(omega):
     operator, x = Dithering(omega=omega), gaussian(300, 210)
     sent = operator.compress(x, draws(300, 210))
-    steps = np.linalg.norm(x, axis=1, keepdims=True) / operator.levels_for(210)
+    steps = np.linalg.norm(x, axis=1, keepdims=True) / operator.level_for(210)
     bits = 8 * operator.n_bytes(sent).mean()
     # Form, checksum, step and two lengths take 11 bytes; how many integers are higher than each of
     # a few heights takes a byte each.
