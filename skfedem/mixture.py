@@ -54,7 +54,7 @@ from ._typing import (
 )
 from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
-from .models.mixture.gaussian_mixture import COVARIANCE_TYPES
+from .models.mixture.covariances import COVARIANCES
 from .models.mixture.given import check_start
 from .solvers._base import Problem
 from .solvers._fit_task import FitTask
@@ -652,7 +652,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
         hint = "Pass data to fit. GridSearchCV compares several numbers." if is_data else ""
         check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
-        check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
+        check_choice("covariance_type", self.covariance_type, tuple(COVARIANCES))
         check_choice("init_params", self.init_params, INIT_PARAMS)
         check_number(
             "reg_covar", self.reg_covar, low=0, hint="Use 0 to add nothing to the covariances."

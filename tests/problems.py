@@ -220,8 +220,8 @@ def mixture_model(federation, covariance_type, n_components=2, *, reg_covar=0.0,
         covariance_type=covariance_type,
         units=units,
         reg_covar=reg_covar,
-        second_moment=units.matrices_to_standard(second_moment) if rotates else None,
-        fixed_root=None if fixed is None else np.linalg.cholesky(fixed),
+        second_moment=units.covariances_to_standard(second_moment) if rotates else None,
+        fixed_cholesky=None if fixed is None else np.linalg.cholesky(fixed),
     )
 
 
@@ -233,7 +233,7 @@ def standard_rows(model, rows):
 def standard_reg_covar(model):
     """What ``reg_covar`` is in standard units: a matrix where units rotate, else a vector."""
     if model.covariance_type in ("full", "tied"):
-        return model.units.matrices_to_standard(model.reg_covar * np.eye(model.n_features))
+        return model.units.covariances_to_standard(model.reg_covar * np.eye(model.n_features))
     return model.reg_covar / model.units.scale**2
 
 
@@ -266,7 +266,7 @@ def mixture_case(covariance_type, fixed=None):
 
     def log_likelihoods(parameters):
         return mixture_log_likelihoods(
-            federation.rows, *in_row_units(model, parameters)[:3], covariance_type
+            federation.rows, *in_row_units(model.units, parameters)[:3], covariance_type
         )
 
     parameters = tuple(mixture_parameters(model, seed) for seed in range(4))

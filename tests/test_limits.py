@@ -526,7 +526,7 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
     problem = make_problem(model, federation, setting, n_inner=3, seed=seed, control_step=0.4)
     weights, means, precisions = start_of(covariance_type).values()
     covariances = np.linalg.inv(precisions) if covariance_type == "full" else 1 / precisions
-    parameters = model.parameters(*in_standard_units(model, weights, means, covariances))
+    parameters = model.parameters(*in_standard_units(model.units, weights, means, covariances))
     start = model.statistics_of(parameters)
     rounds = literal_rounds(
         solver,
@@ -544,7 +544,7 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
     assert_allclose(fit.history_["field_sq_norm"][1:], field_sq_norms, rtol=1e-8)
     assert_allclose(fit.history_["step_size"][1:], [0.1 / k for k in range(1, 11)], rtol=1e-15)
     fitted = model.parameters(theta.weights, theta.means, theta.covariances)
-    _, means, covariances, _ = in_row_units(model, fitted)
+    _, means, covariances, _ = in_row_units(model.units, fitted)
     assert_allclose(fit.means_, means, rtol=1e-9)
     assert_allclose(fit.covariances_, covariances, rtol=1e-8)
     final_controls = np.reshape(result.client_controls, (4, -1))

@@ -854,7 +854,8 @@ def test_noise_that_adds_up_does_not_destroy_rare_components():
 @pytest.mark.slow
 def test_the_limit_of_steps_does_not_add_to_their_decrease(monkeypatch):
     # A fifth of the automatic steps, none of which leaves the domain.
-    monkeypatch.setattr(gaussian_mixture, "_NOISE", 0.02)
+    bounds = gaussian_mixture._STEP_BOUNDS._replace(noise=0.02)
+    monkeypatch.setattr(gaussian_mixture, "_STEP_BOUNDS", bounds)
     _, _, gm = long_run_with_three_rare_rows()
     assert not gm.history_["safeguarded"].any()
     steps = gm.history_["step_size"][1:]

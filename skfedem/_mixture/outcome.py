@@ -9,9 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._input.clients import features_of
 from .._messages import join_alternatives, warn
-from ..models.mixture.covariances import MATRICES, roots_and_inverses
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
-from ..models.mixture.parameters import in_row_units, lost_in_rounding
+from ..models.mixture.parameters import in_row_units
 from ..solvers._base import Problem, ServerState
 from ..solvers._from_parameters import step_schedule
 from ..solvers._loop import Run
@@ -34,19 +33,18 @@ def so_far_fitted(
 
     The estimator ``checked`` has the parameters and knows the features of the data.
     """
-    weights, means, covariances, roots = in_row_units(model, server.parameters)
+    weights, means, covariances, factors = in_row_units(model.units, server.parameters)
     if model.fixed_covariance is not None:
         given = np.asarray(checked.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # exact in all digits
-        _, inverse = roots_and_inverses(model.covariance_type, covariances)
-        roots = np.ascontiguousarray(inverse.T)
-    of_matrices = model.covariance_type in MATRICES
+        _, inverse = model.structure.cholesky_and_inverse(covariances)
+        factors = np.ascontiguousarray(inverse.T)
     return {
         "weights_": weights,
         "means_": means,
         "covariances_": covariances,
-        "precisions_cholesky_": roots,
-        "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
+        "precisions_cholesky_": factors,
+        "precisions_": model.structure.precisions(factors),
         "n_iter_": n_rounds,
         "converged_": False,
         "_memory": None,  # the memory of an earlier fit belongs to other parameters
@@ -83,7 +81,7 @@ def warn_of_fit(settings: FederatedGaussianMixture, problem: Problem, result: Ru
         ways = against_noise(settings, "a smaller step_size")
         _warn_of_noise(ways, result, problem.federation.n_samples, fall)
     model: Any = problem.model  # a GaussianMixtureModel
-    lost = lost_in_rounding(model, result.server.parameters)
+    lost = model.inaccurate_components(result.server.parameters)
     if len(lost):
         warn(
             f"Covariances of components {lost.tolist()} are too small, relative to the distances "

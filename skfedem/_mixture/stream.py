@@ -18,7 +18,7 @@ from .._parameters import is_auto
 from .._random import seeds_of_runs
 from .._typing import FloatArray
 from ..models._base import Start
-from ..models.mixture.domain import brought_into_domain, in_domain
+from ..models.mixture.domain import in_domain, shrunk_into_domain
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.given import Given, check_distance_of_rows
 from ..models.mixture.parameters import Parameters
@@ -257,11 +257,11 @@ def _with_domain(
     parameters: Parameters,
 ) -> FloatArray:
     """Statistics in the domain of T of a model, from those of another one and their parameters."""
-    if before.in_stream and before.fixed_root is not None and model.fixed_root is None:
+    if before.in_stream and before.fixed_cholesky is not None and model.fixed_cholesky is None:
         statistics = with_moment_of(model, statistics, parameters)
     if in_domain(model, statistics):
         return statistics
-    return brought_into_domain(model, statistics, parameters)
+    return shrunk_into_domain(model, statistics, parameters)
 
 
 def _along_new_axes(memory: Memory, units_before: Units, n_new: float) -> Memory:

@@ -20,7 +20,7 @@ from ..._rows import take_rows
 from ..._typing import FloatArray, InitParams, IntArray
 from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
-from .units import ROUNDING
+from .linear_algebra import ROUNDING
 
 # Most clients that cluster their rows for init_params="kmeans"; more would add little.
 _LARGEST_COHORT = 128
@@ -324,7 +324,7 @@ def _filled_up(
 ) -> FloatArray:
     """Centres, and normal draws with the rows' mean and variances in place of missing ones."""
     drawn = rng.normal(size=(model.n_components - len(centers), model.n_features))
-    return np.concatenate([centers, drawn * model.units.spread + model.units.center])
+    return np.concatenate([centers, drawn * model.units.standard_deviations + model.units.center])
 
 
 def _plusplus_centers(

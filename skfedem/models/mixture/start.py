@@ -18,20 +18,20 @@ from ..._history import FLOAT_BITS
 from ..._typing import FloatArray, InitParams, IntArray
 from .._base import Start
 from .assignment import assign, pooled_statistics
-from .covariances import MATRICES, roots_and_inverses, triangle_of
+from .covariances import COVARIANCES
 from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
 from .given import Given, MixtureEstimator, check_distance, check_regularization, check_spread
+from .linear_algebra import lq_factor, n_moments
 from .parameters import Parameters, in_standard_units
+from .quadratic_forms import use_quadratic_forms
 from .stream import with_variance_along_new_axes
 from .units import (
     mean_of_rows,
-    n_moments,
     second_moment,
     standard_units,
     with_new_axes,
 )
-from .wide_rows import are_worth_it
 
 # Largest statistics of a start. In standard units, moments of rows are about 1; a start with larger
 # statistics, more than a hundred standard deviations wide or away, would cost the differences
@@ -42,7 +42,7 @@ _FAR = 1e4
 def bits_of_units(model: GaussianMixtureModel, n_clients: int) -> int:
     """Bits to send ``n_clients`` clients the moments that determine the model's units."""
     d = model.n_features
-    return FLOAT_BITS * n_clients * (d + n_moments(d, model.covariance_type in MATRICES))
+    return FLOAT_BITS * n_clients * (d + n_moments(d, model.structure.has_matrices))
 
 
 def standardise(
@@ -56,7 +56,8 @@ def standardise(
     """
     covariance_type, size = estimator.covariance_type, estimator.n_components
     center = mean_of_rows(federation)
-    second = second_moment(federation, center, matrix=covariance_type in MATRICES)
+    matrix = COVARIANCES[covariance_type].has_matrices
+    second = second_moment(federation, center, matrix=matrix)
     units = standard_units(center, second, covariance_type, estimator.reg_covar)
     n_rows = estimator.batch_size or federation.n_samples / federation.n_clients
     model = GaussianMixtureModel(
@@ -64,7 +65,7 @@ def standardise(
         covariance_type=covariance_type,
         units=units,
         second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
-        is_wide=are_worth_it(covariance_type, size, len(center), n_rows),
+        has_quadratic_forms=use_quadratic_forms(covariance_type, size, len(center), n_rows),
     )
     check_distance(model, given.means)
     check_spread(model, "precisions_init", given.covariances)
@@ -104,12 +105,12 @@ def with_axes_of(
         Bits of the second moments along the new axes, which clients send and receive.
     """
     units = model.units
-    if units.varies.all():
+    if units.has_variance.all():
         return model, 0
     matrix = units.rotation is not None
     second = second_moment(federation, units.center, matrix=matrix)
-    n_numbers = n_moments(int(np.count_nonzero(~units.varies)), matrix)
-    units = with_new_axes(units, second, model.covariance_type)
+    n_numbers = n_moments(int(np.count_nonzero(~units.has_variance)), matrix)
+    units = with_new_axes(units, second)
     return replace(model, units=units), FLOAT_BITS * federation.n_clients * n_numbers
 
 
@@ -118,12 +119,12 @@ def with_parameters(
 ) -> GaussianMixtureModel:
     """Model with the current parameters; ``fixed_covariance`` is in the rows' units."""
     check_spread(model, "fixed_covariance", fixed_covariance)
-    model = replace(model, reg_covar=reg_covar, fixed_root=None)
+    model = replace(model, reg_covar=reg_covar, fixed_cholesky=None)
     if fixed_covariance is None:
         check_regularization(model)
         return model
-    root, _ = roots_and_inverses(model.covariance_type, fixed_covariance)
-    return replace(model, fixed_root=triangle_of(model.units.unmixing.T @ root))
+    factor, _ = model.structure.cholesky_and_inverse(fixed_covariance)
+    return replace(model, fixed_cholesky=lq_factor(model.units.whitening.T @ factor))
 
 
 def start_again(
@@ -156,7 +157,8 @@ def start_again(
 
 def has_same_domain(model: GaussianMixtureModel, before: GaussianMixtureModel) -> bool:
     """Whether T has the same domain for both models."""
-    return model.reg_covar == before.reg_covar and _same(model.fixed_root, before.fixed_root)
+    is_same = _same(model.fixed_cholesky, before.fixed_cholesky)
+    return model.reg_covar == before.reg_covar and is_same
 
 
 def _same(one: FloatArray | None, other: FloatArray | None) -> bool:
@@ -191,7 +193,7 @@ def _given_in_standard_units(
 ) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
     """Given weights, means and covariances in standard units; None for those not given."""
     weights, means, covariances = in_standard_units(
-        model, given.weights, given.means, given.covariances
+        model.units, given.weights, given.means, given.covariances
     )
     if given.fixed_covariance is not None:
         covariances = model.fixed_covariance
@@ -207,7 +209,7 @@ def _covariances_about(
     standard deviations away from the given mean, and would be assigned to other components.
     """
     shift = parameters.means - means
-    if model.covariance_type in MATRICES:
+    if model.structure.has_matrices:
         apart = shift[:, :, None] * shift[:, None, :]
         if model.covariance_type == "tied":
             apart = np.tensordot(parameters.weights, apart, 1)

@@ -11,9 +11,9 @@ from ..._federation import Federation, read
 from ..._typing import BoolArray, FloatArray, IntArray
 from .._base import Estimate, Step
 from ..client_rows import segment_sums
-from .component_units import RAREST
-from .covariances import packed, without_negative_variance
-from .domain import keeps, with_some_frozen
+from .component_units import MIN_WEIGHT
+from .domain import satisfies_boundary_rule, with_frozen
+from .linear_algebra import nearest_semidefinite, packed_indices
 from .parameters import Parameters
 from .units import Units, weights_of_rows
 
@@ -55,17 +55,17 @@ def with_scatter(
     moment, shares = np.zeros((d, d)), federation.row_weights[clients]
     for reading in read(federation, clients, model.block_rows):
         y = model.units.standardize(reading.rows)
-        distances = np.square(parameters.inverses @ y).sum(axis=0)
+        distances = np.square(parameters.inverse_cholesky @ y).sum(axis=0)
         if reading.sample_weight is not None:
             distances *= reading.sample_weight
         squares[reading.group] += segment_sums(distances, reading.lengths)
-        if model.covariance_is_rest:
+        if model.is_total_minus_between:
             y *= np.sqrt(weights_of_rows(shares, reading))
             moment += y @ y.T
     assert estimate.log_likelihood is not None  # all rows were read
     log_likelihood = estimate.log_likelihood - 0.5 * squares / federation.totals_of(clients)
     estimate = estimate._replace(log_likelihood=log_likelihood)
-    if not model.covariance_is_rest:
+    if not model.is_total_minus_between:
         return estimate
     own = federation.weights[clients] @ estimate.statistics
     return estimate._replace(uncompressed=moment - _between(model, parameters.means, own))
@@ -88,7 +88,7 @@ def field_with_moment(
     # The covariance subtracts the means of frozen components too: keep their share in the moment.
     before = model.reference(statistics)
     vanishes = _vanishes(model, before + step_size * field, before)
-    estimate = with_some_frozen(model, before + field, before, vanishes)
+    estimate = with_frozen(model, before + field, before, vanishes)
     moment = scatter + _between(model, parameters.means, estimate)
     return np.append(field, moment - model.moment(statistics))
 
@@ -102,7 +102,7 @@ def with_moment_of(
     """
     _, means, _ = model.split(statistics)
     scatter = parameters.covariances - model.regularization(means)
-    (scatter,) = without_negative_variance(scatter[None])
+    (scatter,) = nearest_semidefinite(scatter[None])
     moment = scatter + (parameters.weights[:, None] * means).T @ means
     return np.append(model.reference(statistics), moment)
 
@@ -125,8 +125,8 @@ def with_variance_along_new_axes(
     """
     if model.covariance_type not in ("full", "diag"):
         return statistics
-    d, is_new = model.n_features, model.units.varies & ~units_before.varies
-    squares = np.diagonal(packed(d)) if model.covariance_type == "full" else np.arange(d)
+    d, is_new = model.n_features, model.units.has_variance & ~units_before.has_variance
+    squares = np.diagonal(packed_indices(d)) if model.covariance_type == "full" else np.arange(d)
     table = model.table(statistics).copy()
     table[:, 1 + d + squares[is_new]] += share * table[:, :1]
     return table.ravel()
@@ -145,13 +145,14 @@ def with_vanishing_ones_frozen(
     vanishes = _vanishes(model, step.statistics, statistics)
     if not vanishes.any():
         return step
-    kept = with_some_frozen(model, step.statistics, statistics, vanishes)
-    return step._replace(statistics=kept) if keeps(model, kept, statistics, 0.0) else step
+    kept = with_frozen(model, step.statistics, statistics, vanishes)
+    is_allowed = satisfies_boundary_rule(model, kept, statistics, 0.0)
+    return step._replace(statistics=kept) if is_allowed else step
 
 
 def _vanishes(
     model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray
 ) -> BoolArray:
-    """Whether the mass of each component falls below ``RAREST``, or further if it was below."""
+    """Whether the mass of each component falls below ``MIN_WEIGHT``, or further if it was below."""
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
-    return mass < np.minimum(mass_before, RAREST)
+    return mass < np.minimum(mass_before, MIN_WEIGHT)

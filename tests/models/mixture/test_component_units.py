@@ -8,12 +8,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import sqrtm
 
 import literal
+from problems import COVARIANCE_TYPES
 from skfedem import FederatedGaussianMixture
-from skfedem.models.mixture.component_units import within_rows
+from skfedem.models.mixture.component_units import limited_by_rows
+from skfedem.models.mixture.covariances import COVARIANCES as STRUCTURES
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.units import Units
 
-COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 D, G = 3, 4
 WEIGHTS = np.array([0.1, 0.2, 0.3, 0.4])
 MEANS = np.random.default_rng(0).normal(size=(G, D))
@@ -34,8 +35,10 @@ def case(kind, varies=None):
         "diag": np.diagonal(COVARIANCES, axis1=1, axis2=2),
         "spherical": COVARIANCES[:, 0, 0],
     }[covariance_type]
-    rotation = np.eye(D) if covariance_type in ("full", "tied") else None
-    units = Units(np.zeros(D), np.ones(D), rotation, np.ones(D, bool) if varies is None else varies)
+    structure = STRUCTURES[covariance_type]
+    rotation = np.eye(D) if structure.has_matrices else None
+    varies = np.ones(D, bool) if varies is None else varies
+    units = Units(np.zeros(D), np.ones(D), rotation, varies, structure)
     moment = COVARIANCES[0] + (WEIGHTS * MEANS.T) @ MEANS
     model = GaussianMixtureModel(
         G, covariance_type, units, second_moment=moment, in_stream=kind != "rest"
@@ -205,7 +208,7 @@ def test_units_of_a_shared_covariance_follow_what_clients_tell():
 
 def test_units_of_a_known_covariance_do_not_depend_on_a_reg_covar_that_exceeds_the_rows():
     known = 100 * COVARIANCES[0]
-    model = replace(case("tied")[0], fixed_root=np.linalg.cholesky(known))
+    model = replace(case("tied")[0], fixed_cholesky=np.linalg.cholesky(known))
     parameters = model.parameters(WEIGHTS, MEANS, known)
     expected = model.message_units(parameters)
     units = replace(model, reg_covar=2.0).message_units(parameters)
@@ -214,16 +217,21 @@ def test_units_of_a_known_covariance_do_not_depend_on_a_reg_covar_that_exceeds_t
 
 
 def test_rows_of_a_component_may_vary_as_much_as_its_weight_allows():
+    diagonal = STRUCTURES["diag"]
     # Its variance times its weight is at most that of all rows, whose part within is 1 here.
     weights = np.array([0.1])
-    assert_allclose(within_rows(np.full((1, 1), 50.0), 49.0, weights, "diag"), [[10.0]])
+    assert_allclose(limited_by_rows(diagonal, np.full((1, 1), 50.0), 49.0, weights), [[10.0]])
     # An axis along which it varies less stays as it is, beside one to which much was added.
     added = np.array([49.0, 1e-6])
-    assert_allclose(within_rows(np.array([[50.0, 0.5]]), added, weights, "diag"), [[10.0, 0.5]])
+    assert_allclose(
+        limited_by_rows(diagonal, np.array([[50.0, 0.5]]), added, weights), [[10.0, 0.5]]
+    )
     # No rows have this one, and what was added is all that can be wrong with it.
-    assert_allclose(within_rows(np.full((1, 1), 50.0), 9.0, weights, "diag"), [[41.0]])
+    assert_allclose(limited_by_rows(diagonal, np.full((1, 1), 50.0), 9.0, weights), [[41.0]])
     # A component without rows counts as one of the weight 0.001.
-    assert_allclose(within_rows(np.full((1, 1), 5e4), 5e4 - 1, np.zeros(1), "diag"), [[1000.0]])
+    assert_allclose(
+        limited_by_rows(diagonal, np.full((1, 1), 5e4), 5e4 - 1, np.zeros(1)), [[1000.0]]
+    )
 
 
 def test_a_component_may_have_its_mean_in_the_centre_of_all_rows():

@@ -11,8 +11,8 @@ from sklearn.mixture import GaussianMixture
 
 from problems import mixture_model, mixture_parameters, quiet_fit, stack
 from skfedem import FederatedGaussianMixture
-from skfedem.models.mixture import wide_rows
-from skfedem.models.mixture.wide_rows import are_worth_it
+from skfedem.models.mixture import quadratic_forms
+from skfedem.models.mixture.quadratic_forms import use_quadratic_forms
 
 N_COMPONENTS, N_FEATURES = 2, 20
 LENGTHS = [9, 1, 30, 9, 40]
@@ -29,7 +29,7 @@ def federation():
 def models(federation):
     """A wide model, and the same with products that are written out."""
     narrow = mixture_model(federation, "full", N_COMPONENTS)
-    return replace(narrow, is_wide=True), narrow
+    return replace(narrow, has_quadratic_forms=True), narrow
 
 
 @pytest.mark.parametrize("of_each", [False, True], ids=["one parameter", "one of each client"])
@@ -60,30 +60,31 @@ def test_sums_under_given_probabilities_are_those_of_products_that_are_written_o
     assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
-def test_many_features_few_components_and_rows_enough_are_worth_it():
+def test_many_features_few_components_and_rows_enough_use_quadratic_forms():
     least = {"covariance_type": "full", "n_components": 5, "n_features": 20, "n_rows": 20}
-    assert are_worth_it(**least)
+    assert use_quadratic_forms(**least)
     for change in (
         {"covariance_type": "tied"},
         {"n_components": 6},
         {"n_features": 19},
         {"n_rows": 19},
     ):
-        assert not are_worth_it(**{**least, **change})
+        assert not use_quadratic_forms(**{**least, **change})
     more = {**least, "n_components": 10}
-    assert are_worth_it(**{**more, "n_features": 100})
-    assert not are_worth_it(**{**more, "n_features": 99})
-    assert not are_worth_it(**{**more, "n_features": 100, "n_components": 11})
+    assert use_quadratic_forms(**{**more, "n_features": 100})
+    assert not use_quadratic_forms(**{**more, "n_features": 99})
+    assert not use_quadratic_forms(**{**more, "n_features": 100, "n_components": 11})
 
 
 @pytest.mark.parametrize(
-    ("n_clients", "batch_size", "is_wide"), [(5, None, True), (5, 19, False), (99, None, False)]
+    ("n_clients", "batch_size", "has_quadratic_forms"),
+    [(5, None, True), (5, 19, False), (99, None, False)],
 )
-def test_rows_are_those_that_a_client_reads_in_a_round(n_clients, batch_size, is_wide):
+def test_rows_are_those_that_a_client_reads_in_a_round(n_clients, batch_size, has_quadratic_forms):
     X, start = digits()
     gm = FederatedGaussianMixture(**start, max_iter=1, batch_size=batch_size)
     gm = quiet_fit(gm, np.array_split(X[:1000], n_clients))
-    assert gm._memory.model.is_wide is is_wide
+    assert gm._memory.model.has_quadratic_forms is has_quadratic_forms
 
 
 def test_blocks_hold_few_statistics_where_each_row_is_a_client(models):
@@ -112,7 +113,7 @@ def test_a_wide_fit_is_that_of_scikit_learn():
     settings = {**start, "tol": 0, "max_iter": 30}
     ours = quiet_fit(FederatedGaussianMixture(**settings), np.array_split(X, [100, 101, 900]))
     theirs = quiet_fit(GaussianMixture(**settings), X)
-    assert ours._memory.model.is_wide
+    assert ours._memory.model.has_quadratic_forms
     assert_allclose(ours.means_, theirs.means_, rtol=1e-8, atol=1e-8)
     assert_allclose(ours.covariances_, theirs.covariances_, rtol=1e-7, atol=1e-7)
     assert_allclose(ours.lower_bound_, theirs.lower_bound_, rtol=1e-10)
@@ -124,8 +125,9 @@ def test_wide_rounds_are_those_of_products_that_are_written_out(solver, monkeypa
     settings = {"omega": 1.0, "participation": 0.7, "batch_size": 20, "max_iter": 12, "tol": 0}
     gm = FederatedGaussianMixture(solver=solver, **start, **settings)
     wide = quiet_fit(gm, np.array_split(X, 7))
-    assert wide._memory.model.is_wide
-    monkeypatch.setattr(wide_rows, "_FEATURES", 25)
+    assert wide._memory.model.has_quadratic_forms
+    faster = quadratic_forms._FASTER._replace(features=25)
+    monkeypatch.setattr(quadratic_forms, "_FASTER", faster)
     means, covariances = wide.means_, wide.covariances_
     narrow = quiet_fit(gm, np.array_split(X, 7))
     # Rounding, which messages and steps carry on.

@@ -7,7 +7,12 @@ from scipy.stats import ortho_group
 
 from problems import COVARIANCE_TYPES, standard_rows
 from skfedem import FederatedGaussianMixture
-from skfedem.models.mixture.units import _spanning, _whitening, standard_units, with_new_axes
+from skfedem.models.mixture.units import (
+    independent_rows,
+    pca_whitening,
+    standard_units,
+    with_new_axes,
+)
 
 
 class Of:
@@ -59,12 +64,16 @@ def test_there_and_back(covariance_type):
     units = units_of(rows, covariance_type)
     assert_allclose(units.means_to_rows(units.means_to_standard(rows[:5])), rows[:5], rtol=1e-10)
     covariance = np.cov(rows[:50].T)
-    back = units.mixing.T @ units.matrices_to_standard(covariance) @ units.mixing
+    back = (
+        units.inverse_whitening.T
+        @ units.covariances_to_standard(covariance)
+        @ units.inverse_whitening
+    )
     assert_allclose(back, covariance, rtol=1e-9)
     # A volume: the determinant of a covariance changes by its square.
     before, after = (
         np.linalg.slogdet(matrix)[1]
-        for matrix in (covariance, units.matrices_to_standard(covariance))
+        for matrix in (covariance, units.covariances_to_standard(covariance))
     )
     assert_allclose(units.log_volume, (after - before) / 2, rtol=1e-10)
 
@@ -85,24 +94,24 @@ SHARES = {
 def test_rounding_does_not_choose_the_axes(shares, turned):
     axes = ortho_group.rvs(6, random_state=0) if turned else np.eye(6)
     second_moment = axes * shares @ axes.T
-    rotation, varies = _whitening(second_moment, 0.0)
+    rotation, varies = pca_whitening(second_moment, 0.0)
     assert np.count_nonzero(varies) == np.count_nonzero(shares)
     assert_allclose(rotation.T @ second_moment @ rotation, np.diag(varies * 1.0), atol=1e-12)
     rng = np.random.default_rng(0)
     for _ in range(20):
         # LAPACK turns axes whose shares are alike by as much as it likes.
         nudge = 1e-15 * rng.normal(size=(6, 6))
-        again, still = _whitening(second_moment + nudge + nudge.T, 0.0)
+        again, still = pca_whitening(second_moment + nudge + nudge.T, 0.0)
         assert_array_equal(still, varies)
         # Those of other shares are turned by the nudge over the gap, 0.1 or more.
         assert_allclose(again, rotation, atol=1e-12)
 
 
 def test_axes_with_alike_variances_are_the_features_own():
-    rotation, _ = _whitening(np.diag([2.0, 2.0, 2.0]), 0.0)
+    rotation, _ = pca_whitening(np.diag([2.0, 2.0, 2.0]), 0.0)
     assert_allclose(rotation, np.eye(3) / np.sqrt(2), atol=1e-15)
     # Of the plane across (1, 1, 1), the two axes nearest to the first two features.
-    rotation, varies = _whitening(np.eye(3) - np.ones((3, 3)) / 3, 0.0)
+    rotation, varies = pca_whitening(np.eye(3) - np.ones((3, 3)) / 3, 0.0)
     assert_array_equal(varies, [False, True, True])
     plane = rotation[:, 1:]
     assert_allclose(plane[:2], plane[:2].T, atol=1e-15)
@@ -111,7 +120,7 @@ def test_axes_with_alike_variances_are_the_features_own():
 
 def test_axes_whose_variances_differ_by_a_hundredth_are_principal():
     turned = ortho_group.rvs(3, random_state=0)
-    rotation, _ = _whitening(turned * [1.0, 1.01, 1.02] @ turned.T, 0.0)
+    rotation, _ = pca_whitening(turned * [1.0, 1.01, 1.02] @ turned.T, 0.0)
     assert_allclose(np.abs(rotation), np.abs(turned) / np.sqrt([1.0, 1.01, 1.02]), atol=1e-10)
 
 
@@ -120,7 +129,7 @@ def test_features_that_span_the_axes_are_far_from_dependent():
     places = 2 * np.pi * np.arange(200)[:, None] / 200
     waves = np.arange(1, 26) * places
     axes = np.linalg.qr(np.hstack([np.ones((200, 1)), np.sin(waves), np.cos(waves)]))[0]
-    chosen = _spanning(axes)
+    chosen = independent_rows(axes)
     assert len(chosen) == 51
     assert np.linalg.cond(axes[:51]) > 1e9 > 1e4 * np.linalg.cond(axes[chosen])
 
@@ -128,20 +137,20 @@ def test_features_that_span_the_axes_are_far_from_dependent():
 @pytest.mark.parametrize("seed", range(3))
 def test_features_that_span_the_axes_are_in_their_order(seed):
     axes = np.linalg.qr(np.random.default_rng(seed).normal(size=(40, 30)))[0]
-    assert (np.diff(_spanning(axes)) > 0).all()
+    assert (np.diff(independent_rows(axes)) > 0).all()
 
 
 def test_rounding_in_a_constant_feature_is_no_variance_where_others_vary_less_than_reg_covar():
     rng = np.random.default_rng(0)
     rows = np.column_stack([1e6 + 1e-10 * rng.normal(size=50), 1e-4 * rng.normal(size=50)])
-    assert_array_equal(units_of(rows, "full", reg_covar=1e-6).varies, [False, True])
+    assert_array_equal(units_of(rows, "full", reg_covar=1e-6).has_variance, [False, True])
 
 
 def test_axes_point_along_the_first_feature_that_has_a_part_in_them():
     rng = np.random.default_rng(0)
     for _ in range(20):
         factor = rng.normal(size=(5, 5))
-        rotation, _ = _whitening(factor @ factor.T, 0.0)
+        rotation, _ = pca_whitening(factor @ factor.T, 0.0)
         axes = rotation / np.linalg.norm(rotation, axis=0)
         first = np.argmax(axes**2 > (axes**2).max(axis=0) / np.pi, axis=0)
         assert (axes[first, np.arange(5)] > 0).all()
@@ -165,7 +174,7 @@ def test_directions_of_little_variance_are_whitened(size):
     common = size * rng.normal(size=200)
     rows = np.column_stack([common, common + rng.normal(size=200)])
     units = units_of(rows, "full")
-    assert units.varies.all()
+    assert units.has_variance.all()
     # The share of variance, 1 / size², is known to some roundings.
     variances = (standard_rows(Of(units), rows) ** 2).mean(axis=0)
     assert_allclose(variances, 1.0, rtol=1e-9 + 1e-15 * size**2)
@@ -175,14 +184,14 @@ def test_directions_of_little_variance_are_whitened(size):
 def test_a_feature_that_varies_less_than_reg_covar_keeps_an_axis_of_its_own(scale):
     rows = correlated_rows() * [1.0, scale, 1.0]  # of variances 1.03, 29.5 scale² and 5e-4
     turned = units_of(rows, "full", reg_covar=29 * scale**2)
-    assert turned.unmixing[1, [0, 2]].all() and turned.unmixing[[0, 2], 1].all()
+    assert turned.whitening[1, [0, 2]].all() and turned.whitening[[0, 2], 1].all()
     units = units_of(rows, "full", reg_covar=30 * scale**2)
-    own = [0, units_of(rows, "diag").unmixing[1, 1], 0]
-    assert_array_equal(units.unmixing[1], own)
-    assert_array_equal(units.unmixing[:, 1], own)
-    among_themselves = units_of(rows[:, [0, 2]], "full").unmixing
+    own = [0, units_of(rows, "diag").whitening[1, 1], 0]
+    assert_array_equal(units.whitening[1], own)
+    assert_array_equal(units.whitening[:, 1], own)
+    among_themselves = units_of(rows[:, [0, 2]], "full").whitening
     others = np.ix_([0, 2], [0, 2])
-    assert_allclose(units.unmixing[others], among_themselves, rtol=1e-12)
+    assert_allclose(units.whitening[others], among_themselves, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -195,10 +204,10 @@ def test_rows_are_zero_where_they_do_not_vary(covariance_type, extra):
     rows = np.column_stack([rows, last])
     units = units_of(rows, covariance_type)
     y = standard_rows(Of(units), rows)
-    assert np.count_nonzero(units.varies) == 3
+    assert np.count_nonzero(units.has_variance) == 3
     # Exactly: nothing is left that compression could make something of.
-    assert_array_equal(y[:, ~units.varies], 0.0)
-    assert (np.abs(y[:, units.varies]) > 0).all(axis=0).all()
+    assert_array_equal(y[:, ~units.has_variance], 0.0)
+    assert (np.abs(y[:, units.has_variance]) > 0).all(axis=0).all()
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
@@ -207,16 +216,16 @@ def test_axes_that_are_new_have_unit_second_moments(covariance_type):
     rows = generator.normal(size=(200, 2))
     first = np.column_stack([np.full(200, 7.0), rows, rows.sum(axis=1), np.full(200, 3.0)])
     units = units_of(first, covariance_type)
-    same = with_new_axes(units, moments_about(units, first, covariance_type), covariance_type)
+    same = with_new_axes(units, moments_about(units, first, covariance_type))
     assert same is units
     then = first + 1e3 * generator.normal(size=(200, 1)) * [1, 0, 0, 0, 0]
-    after = with_new_axes(units, moments_about(units, then, covariance_type), covariance_type)
-    is_new = after.varies & ~units.varies
+    after = with_new_axes(units, moments_about(units, then, covariance_type))
+    is_new = after.has_variance & ~units.has_variance
     y, before = standard_rows(Of(after), then), standard_rows(Of(units), then)
     assert np.count_nonzero(is_new) == 1
     assert_allclose(np.square(y[:, is_new]).mean(axis=0), 1.0, rtol=1e-12)
-    assert_allclose(y[:, units.varies], before[:, units.varies], rtol=0, atol=1e-12)
-    assert_array_equal(y[:, ~after.varies], 0.0)
+    assert_allclose(y[:, units.has_variance], before[:, units.has_variance], rtol=0, atol=1e-12)
+    assert_array_equal(y[:, ~after.has_variance], 0.0)
     # What still does not vary is rounding, in the rows' units as well.
     assert_allclose(after.means_to_rows(y), then, rtol=0, atol=1e-9)
 
@@ -228,9 +237,9 @@ def test_rounding_of_much_wider_rows_is_no_new_axis(covariance_type, seed):
     rows = np.random.default_rng(seed).normal(size=(200, 2))
     rows = np.column_stack([rows, rows @ [0.3, 0.7]])
     units = units_of(rows, covariance_type)
-    assert np.count_nonzero(units.varies) == 2
+    assert np.count_nonzero(units.has_variance) == 2
     wide = moments_about(units, 1e4 * rows, covariance_type)
-    assert with_new_axes(units, wide, covariance_type) is units
+    assert with_new_axes(units, wide) is units
 
 
 def test_rows_of_a_constant_start_get_their_scale_later():

@@ -10,26 +10,41 @@ shape (1 + n_features, n_rows), client after client.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..._typing import CovarianceType, FloatArray, IntArray
 from .. import client_rows
-from .covariances import unpack, upper, upper_places
-
-# Minimum numbers of features, and of rows of a client at once, for which this is faster: a client's
-# sums are matrices, whose size does not depend on the number of rows.
-_FEATURES, _ROWS = 20, 20
-# Maximum number of components for which it is faster; larger with many features.
-_COMPONENTS, _MORE_COMPONENTS, _MORE_FEATURES = 5, 10, 100
+from .covariances import COVARIANCES
+from .linear_algebra import flat_upper_indices, n_moments, unpack, upper_indices
 
 
-def are_worth_it(
+class _Faster(NamedTuple):
+    """Where quadratic forms are faster, by ``examples/benchmarks/mixture_speed.py``."""
+
+    # Minimum numbers of features, and of rows of a client at once: a client's sums are matrices,
+    # whose size does not depend on the number of rows.
+    features: int = 20
+    rows: int = 20
+    # Maximum number of components, and with at least so many features.
+    components: int = 5
+    more_components: int = 10
+    more_features: int = 100
+
+
+_FASTER = _Faster()
+
+
+def use_quadratic_forms(
     covariance_type: CovarianceType, n_components: int, n_features: int, n_rows: float
 ) -> bool:
     """Whether this module is faster, with ``n_rows`` of each client at once."""
-    most = _MORE_COMPONENTS if n_features >= _MORE_FEATURES else _COMPONENTS
-    has_products = covariance_type == "full" and n_components <= most
-    return has_products and n_features >= _FEATURES and n_rows >= _ROWS
+    has_many = n_features >= _FASTER.more_features
+    most = _FASTER.more_components if has_many else _FASTER.components
+    has_products = COVARIANCES[covariance_type].n_squares(n_features) > n_features
+    is_large = n_features >= _FASTER.features and n_rows >= _FASTER.rows
+    return has_products and n_components <= most and is_large
 
 
 def multiplied_by_client(
@@ -39,7 +54,7 @@ def multiplied_by_client(
     y, d = rows[1:], len(rows) - 1
     products = client_rows.multiplied_by_client(coefficients[:, :, : 1 + d], rows, lengths)
     # In φ, y_j y_l with j < l stands for both entries of a symmetric matrix.
-    squares = coefficients[:, :, 1 + d :] * np.where(np.equal(*upper(d)), 1.0, 0.5)
+    squares = coefficients[:, :, 1 + d :] * np.where(np.equal(*upper_indices(d)), 1.0, 0.5)
     for component, product in enumerate(products):
         forms = unpack(squares[:, component], d)
         mapped = client_rows.multiplied_by_client(forms, y, lengths)
@@ -51,9 +66,9 @@ def segment_products(posterior: FloatArray, rows: FloatArray, lengths: IntArray)
     """``Σ r f(y)ᵀ`` over each client's rows, of shape (n_clients, n_components * n_functions)."""
     y, d, shape = rows[1:], len(rows) - 1, (len(lengths), len(posterior), -1)
     first = client_rows.segment_products(posterior, rows, lengths).reshape(shape)
-    statistics = np.empty((*first.shape[:2], 1 + d + d * (d + 1) // 2))
+    statistics = np.empty((*first.shape[:2], 1 + d + n_moments(d, True)))
     statistics[:, :, : 1 + d] = first
     for component, own in enumerate(posterior):
         second = client_rows.segment_products(own * y, y, lengths)
-        statistics[:, component, 1 + d :] = second.take(upper_places(d), axis=1)
+        statistics[:, component, 1 + d :] = second.take(flat_upper_indices(d), axis=1)
     return statistics.reshape(len(lengths), -1)

@@ -25,11 +25,11 @@ from skfedem import FederatedGaussianMixture
 from skfedem.models._base import Start
 from skfedem.models.mixture import gaussian_mixture
 from skfedem.models.mixture.assignment import sums_of_nearest
-from skfedem.models.mixture.covariances import roots_and_inverses
-from skfedem.models.mixture.domain import in_domain, keeps
-from skfedem.models.mixture.parameters import in_row_units, in_standard_units, lost_in_rounding
+from skfedem.models.mixture.covariances import COVARIANCES
+from skfedem.models.mixture.domain import in_domain, satisfies_boundary_rule
+from skfedem.models.mixture.linear_algebra import ROUNDING
+from skfedem.models.mixture.parameters import in_row_units, in_standard_units
 from skfedem.models.mixture.stream import for_stream
-from skfedem.models.mixture.units import ROUNDING
 
 every_covariance_type = pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 
@@ -96,7 +96,7 @@ def test_log_likelihood_of_any_parameters_is_scipys(covariance_type):
     model, federation = small_model(covariance_type)
     weights, means, covariances = plain(model, mixture_parameters(model, seed=3, spread=0.2))
     parameters = model.parameters(weights, means, 1.7 * covariances)
-    in_rows = in_row_units(model, parameters)[:3]
+    in_rows = in_row_units(model.units, parameters)[:3]
     expected = mixture_log_likelihoods(federation.rows, *in_rows, covariance_type).mean()
     _, log_likelihoods = client_means(model, federation, parameters)
     found = model.criterion_value(federation.weights @ log_likelihoods, parameters)
@@ -109,7 +109,7 @@ def test_log_likelihood_far_in_the_tails_does_not_underflow():
     far = federation._replace(rows=federation.rows + 1e4 * model.units.scale)
     statistics, log_likelihoods = client_means(model, far, parameters)
     assert np.isfinite(statistics).all()
-    in_rows = in_row_units(model, parameters)[:3]
+    in_rows = in_row_units(model.units, parameters)[:3]
     expected = mixture_log_likelihoods(far.rows, *in_rows, "full").mean()
     found = model.criterion_value(federation.weights @ log_likelihoods, parameters)
     # Squares of 1e4 of either sign: eight of sixteen digits, at worst.
@@ -174,7 +174,8 @@ def test_rounding_does_not_change_the_constants(covariance_type):
 
 
 def test_large_clients_are_read_in_pieces(monkeypatch):
-    monkeypatch.setattr(gaussian_mixture, "_CACHE_SIZE", 1)
+    size = gaussian_mixture._BLOCK_SIZE._replace(cache=1)
+    monkeypatch.setattr(gaussian_mixture, "_BLOCK_SIZE", size)
     federation = stack(ragged_clients((300, 64, 65, 10)))
     model = mixture_model(federation, "full")
     assert model.block_rows == 64
@@ -182,10 +183,11 @@ def test_large_clients_are_read_in_pieces(monkeypatch):
     assert model.block_rows > 1000
 
 
-@pytest.mark.parametrize("is_wide", [False, True])
-def test_rows_read_at_once_may_be_clients_of_their_own(is_wide, monkeypatch):
-    model = replace(small_model("full")[0], is_wide=is_wide)
-    monkeypatch.setattr(gaussian_mixture, "_MOST_STATISTICS", 100 * model.n_statistics)
+@pytest.mark.parametrize("has_quadratic_forms", [False, True])
+def test_rows_read_at_once_may_be_clients_of_their_own(has_quadratic_forms, monkeypatch):
+    model = replace(small_model("full")[0], has_quadratic_forms=has_quadratic_forms)
+    size = gaussian_mixture._BLOCK_SIZE._replace(statistics=100 * model.n_statistics)
+    monkeypatch.setattr(gaussian_mixture, "_BLOCK_SIZE", size)
     assert model.block_rows == 100
 
 
@@ -223,7 +225,7 @@ def test_regularisation_is_in_the_rows_units_squared():
         rows = federation.rows - federation.rows.mean(axis=0)
         parameters = mixture_parameters(model, spread=0.0)
         fitted = model.maximization(mean_statistics(model, federation, parameters))
-        _, means, covariances, _ = in_row_units(model, fitted)
+        _, means, covariances, _ = in_row_units(model.units, fitted)
         moment = rows.T @ rows / len(rows)
         expected = {
             "full": [moment + 0.3 * np.eye(3)],
@@ -346,7 +348,7 @@ def test_a_variance_that_reg_covar_gives_is_not_lost_in_rounding(share, is_lost)
     covariances = np.ones((2, 3))
     covariances[0, 0] = model.regularization(means)[0, 0]  # no scatter
     parameters = model.parameters(np.array([0.5, 0.5]), means, covariances)
-    assert lost_in_rounding(model, parameters).tolist() == ([0] if is_lost else [])
+    assert model.inaccurate_components(parameters).tolist() == ([0] if is_lost else [])
 
 
 @every_covariance_type
@@ -382,13 +384,13 @@ def test_a_step_does_not_carry_means_beyond_the_rows_of_a_known_covariance():
     field[:, 1] = [10.0, -10.0, 0.0]
     far = statistics + field.ravel()
     assert in_domain(model, far)  # T itself does not mind
-    assert not keeps(model, far, statistics, 0.0)
+    assert not satisfies_boundary_rule(model, far, statistics, 0.0)
     after, _, halvings, *_ = model.server_step(statistics, field.ravel(), 1.0, exact=False)
     assert 0 < halvings < 20
-    assert keeps(model, after, statistics, 0.0)
+    assert satisfies_boundary_rule(model, after, statistics, 0.0)
     # Where given means lie beyond already, steps are free; a stream does not know where that is.
-    assert keeps(model, 2 * far, far, 0.0)
-    assert keeps(replace(model, in_stream=True), far, statistics, 0.0)
+    assert satisfies_boundary_rule(model, 2 * far, far, 0.0)
+    assert satisfies_boundary_rule(replace(model, in_stream=True), far, statistics, 0.0)
 
 
 def test_correlations_beyond_one_are_outside():
@@ -445,7 +447,7 @@ def test_a_step_to_nowhere_is_not_taken():
     assert (halvings, step_size, noisy) == (20, 0.0, True)
     far = table(model, statistics.copy())
     far[:, 4:] = np.inf  # second moments
-    assert not keeps(model, far.ravel(), statistics, 0.0)
+    assert not satisfies_boundary_rule(model, far.ravel(), statistics, 0.0)
 
 
 @every_covariance_type
@@ -453,7 +455,7 @@ def test_a_step_keeps_more_than_the_share_of_a_mass(covariance_type):
     model, statistics = at_rows(covariance_type)
     for share in (0.0, 0.5):
         for rest, is_kept in ((share, False), (share + 0.01, True)):
-            assert keeps(model, rest * statistics, statistics, share) == is_kept
+            assert satisfies_boundary_rule(model, rest * statistics, statistics, share) == is_kept
 
 
 @every_covariance_type
@@ -483,7 +485,7 @@ def test_half_of_the_regularisation_counts_as_scatter_at_both_ends_of_a_step():
         proposal = table(model, statistics.copy())
         lost = 0.5 * variances[0, 0] + less * added[0]
         proposal[0, 4] -= proposal[0, 0] * lost
-        assert keeps(model, proposal.ravel(), statistics, 0.5) == is_kept
+        assert satisfies_boundary_rule(model, proposal.ravel(), statistics, 0.5) == is_kept
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -642,29 +644,31 @@ def test_two_equal_features_without_regularisation_are_refused(covariance_type):
 def test_units_there_and_back(covariance_type):
     model, _ = small_model(covariance_type)
     parameters = mixture_parameters(model)
-    back = in_standard_units(model, *in_row_units(model, parameters)[:3])
+    back = in_standard_units(model.units, *in_row_units(model.units, parameters)[:3])
     for got, want in zip(back, plain(model, parameters), strict=True):
         assert_allclose(got, want, rtol=1e-13, atol=1e-13)
-    nothing = in_standard_units(model, None, None, None)
+    nothing = in_standard_units(model.units, None, None, None)
     assert nothing == (None, None, None)
 
 
 def test_roots_of_covariances_and_their_inverses():
     several = np.array([KNOWN_COVARIANCE, 4.0 * np.eye(2)])
-    roots, inverses = roots_and_inverses("full", several)
+    roots, inverses = COVARIANCES["full"].cholesky_and_inverse(several)
     assert_allclose(roots @ np.swapaxes(roots, -1, -2), several, rtol=1e-15)
     assert_allclose(inverses @ roots, [np.eye(2)] * 2, atol=1e-14)
     assert_array_equal(roots[:, 0, 1], 0.0)
     assert_array_equal(inverses[:, 0, 1], 0.0)
     for one, first in zip(
-        roots_and_inverses("tied", KNOWN_COVARIANCE), (roots[0], inverses[0]), strict=True
+        COVARIANCES["tied"].cholesky_and_inverse(KNOWN_COVARIANCE),
+        (roots[0], inverses[0]),
+        strict=True,
     ):
         assert_allclose(one, first, rtol=1e-15)
-    deviations, inverses = roots_and_inverses("diag", np.array([[4.0, 0.25]]))
+    deviations, inverses = COVARIANCES["diag"].cholesky_and_inverse(np.array([[4.0, 0.25]]))
     assert_array_equal(deviations, [[2.0, 0.5]])
     assert_array_equal(inverses, [[0.5, 2.0]])
     with pytest.raises(ValueError, match="positive definite.*decrease n_components"):
-        roots_and_inverses("tied", np.array([[1.0, 2.0], [2.0, 1.0]]))
+        COVARIANCES["tied"].cholesky_and_inverse(np.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
 # ---- what clients of a stream send
@@ -675,7 +679,7 @@ def test_clients_of_a_stream_know_the_second_moment_of_their_rows(is_known):
     # In a fit, the server knows that of all rows, and its term of the log-likelihood.
     model, federation = small_model("tied")
     if is_known:
-        model = replace(model, fixed_root=np.tril([[2.0, 0, 0], [1, 3, 0], [0, 1, 1]]))
+        model = replace(model, fixed_cholesky=np.tril([[2.0, 0, 0], [1, 3, 0], [0, 1, 1]]))
     parameters, every = mixture_parameters(model), np.arange(federation.n_clients)
     in_fit = model.all_rows(federation, parameters, every)
     assert in_fit.uncompressed == 0
