@@ -73,7 +73,7 @@ class FittedMixture(
         Raises
         ------
         NotFittedError
-            Before ``fit``.
+            Before ``fit``. All methods raise the errors that are listed here.
         TypeError, ValueError
             If X is no such table, contains NaN or inf, or has other features than the data of the
             fit; for a list, the error names the client.
@@ -94,30 +94,11 @@ class FittedMixture(
         Returns
         -------
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``.
         """
         return self._by_client(X, "predict_proba")
 
     def transform(self, X: ClientsLike) -> Transformed:
-        """Posterior probability of each component for each row, as in ``predict_proba``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-
-        Returns
-        -------
-        posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``.
-        """
+        """``predict_proba(X)``, in the containers that ``set_output`` chose."""
         posterior = self.predict_proba(X)
         return in_containers(self, posterior, X) if is_client_list(X) else posterior
 
@@ -135,11 +116,6 @@ class FittedMixture(
         Returns
         -------
         log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``.
         """
         return self._by_client(X, "score_samples")
 
@@ -163,8 +139,8 @@ class FittedMixture(
 
         Raises
         ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``; and if ``sample_weight`` does not match X.
+        TypeError, ValueError
+            If ``sample_weight`` does not match X; here, in ``aic`` and in ``bic``.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return log_likelihood / n_samples
@@ -183,11 +159,6 @@ class FittedMixture(
         -------
         aic : float
             ``-2 * log_likelihood + 2 * n_parameters``.
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, _ = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
@@ -205,11 +176,6 @@ class FittedMixture(
         -------
         bic : float
             ``-2 * log_likelihood + log(n_samples) * n_parameters``.
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()

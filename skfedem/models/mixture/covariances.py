@@ -61,7 +61,8 @@ class CovarianceStructure:
 
     def shape(self, n_components: int, d: int) -> tuple[int, ...]:
         """Shape of the covariances."""
-        return n_components, d, d
+        axes = (d, d) if self.has_matrices else () if self.is_isotropic else (d,)
+        return axes if self.is_shared else (n_components, *axes)
 
     def n_parameters(self, n_components: int, d: int) -> int:
         """Number of free parameters of the covariances."""
@@ -71,8 +72,8 @@ class CovarianceStructure:
     # ---- statistics
 
     def n_squares(self, d: int) -> int:
-        """Number of functions ``squares(y)``."""
-        return n_moments(d, True)
+        """Number of functions ``squares(y)``: none if shared, as they cancel in the posterior."""
+        return 0 if self.is_shared else 1 if self.is_isotropic else n_moments(d, self.has_matrices)
 
     def squares(self, y: FloatArray, out: FloatArray) -> None:
         """Fill in ``squares(y)`` of rows y (d, n_rows), shape (n_squares, n_rows)."""
@@ -93,7 +94,7 @@ class CovarianceStructure:
         return (scatter + outer(means, means))[:, *upper_indices(means.shape[1])]
 
     def coefficients(self, precisions: FloatArray) -> FloatArray:
-        """Coefficients of ``squares(y)`` in ``-½ yᵀ Σ⁻¹ y``, without those that all share."""
+        """Coefficients of ``squares(y)`` in ``-½ yᵀ Σ⁻¹ y``; unless shared."""
         # y_j y_l with j < l stands for both off-diagonal entries.
         d = precisions.shape[-1]
         return (precisions * (0.5 * np.eye(d) - 1.0))[:, *upper_indices(d)]
@@ -175,12 +176,6 @@ class _Tied(CovarianceStructure):
 
     is_shared = True
 
-    def shape(self, n_components: int, d: int) -> tuple[int, ...]:
-        return d, d
-
-    def n_squares(self, d: int) -> int:
-        return 0
-
     def squares(self, y: FloatArray, out: FloatArray) -> None:
         pass
 
@@ -189,9 +184,6 @@ class _Tied(CovarianceStructure):
 
     def second_moments(self, means: FloatArray, scatter: FloatArray | float) -> FloatArray:
         return np.empty((len(means), 0))
-
-    def coefficients(self, precisions: FloatArray) -> FloatArray:
-        return np.empty((1, 0))
 
     def regularization(self, reg_covar: FloatArray, means: FloatArray) -> FloatArray:
         return reg_covar + ROUNDING * np.eye(means.shape[1])
@@ -207,12 +199,6 @@ class _Diagonal(CovarianceStructure):
     """One variance for each component and axis."""
 
     has_matrices = False
-
-    def shape(self, n_components: int, d: int) -> tuple[int, ...]:
-        return n_components, d
-
-    def n_squares(self, d: int) -> int:
-        return d
 
     def squares(self, y: FloatArray, out: FloatArray) -> None:
         np.square(y, out=out)
@@ -282,12 +268,6 @@ class _Spherical(_Diagonal):
     """One variance for each component."""
 
     is_isotropic = True
-
-    def shape(self, n_components: int, d: int) -> tuple[int, ...]:
-        return (n_components,)
-
-    def n_squares(self, d: int) -> int:
-        return 1
 
     def squares(self, y: FloatArray, out: FloatArray) -> None:
         np.einsum("ji,ji->i", y, y, out=out[0])

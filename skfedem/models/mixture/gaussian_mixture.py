@@ -90,16 +90,9 @@ class GaussianMixtureModel(MStep):
     # ---- E-step
 
     def features(self, rows: NDArray[Any]) -> FloatArray:
-        """Sufficient functions f(y) of some rows.
+        """f(y) of rows (n_rows, n_features); only 1 and y with quadratic forms.
 
-        Parameters
-        ----------
-        rows : ndarray of shape (n_rows, n_features)
-
-        Returns
-        -------
-        features : ndarray of shape (n_functions, n_rows)
-            Only the functions 1 and y with quadratic forms.
+        Shape (n_functions, n_rows).
         """
         first = 1 + self.n_features
         features = np.empty((first if self.has_quadratic_forms else self.n_functions, len(rows)))
@@ -226,14 +219,13 @@ class GaussianMixtureModel(MStep):
         uncompressed: FloatArray | float,
         step_size: float,
     ) -> FloatArray:
-        """H, followed by the field of the second moment of the rows if covariances are "tied".
+        """H, followed by the field of the second moment of the rows if covariances are shared.
 
         With a known covariance, T does not need this moment, and it is not updated.
         """
         if self.is_total_minus_between:
             return field_with_moment(self, parameters, statistics, field, uncompressed, step_size)
-        unchanged = np.zeros(len(statistics) - self.n_statistics)
-        return np.append(field, unchanged)
+        return np.append(field, np.zeros(len(statistics) - self.n_statistics))
 
     def message_units(self, parameters: Parameters) -> ComponentUnits:
         """Units of the components."""

@@ -52,16 +52,18 @@ def natural_parameter(
     """
     n_components, d = means.shape
     precisions, linear, quadratic, log_height = structure.log_density(means, inverse_cholesky)
+    natural = np.empty((n_components, 1 + d + structure.n_squares(d)))
     log_partition = 0.0
-    if structure.is_shared:
+    if not structure.is_shared:
+        natural[:, 1 + d :] = structure.coefficients(precisions)
+    else:
         # The height is in ψ: in φ, it would be multiplied by the sum of the masses, which is noisy.
         log_height, log_partition = 0.0, -float(log_height)
         if second_moment is not None:  # in a stream it changes
             log_partition += 0.5 * float((precisions * second_moment).sum())
     log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
-    natural = np.empty((n_components, 1 + d + structure.n_squares(d)))
     natural[:, 0] = log_weights + log_height - 0.5 * quadratic
-    natural[:, 1 : 1 + d], natural[:, 1 + d :] = linear, structure.coefficients(precisions)
+    natural[:, 1 : 1 + d] = linear
     return natural.ravel(), log_partition
 
 

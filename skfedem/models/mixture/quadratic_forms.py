@@ -40,11 +40,11 @@ def use_quadratic_forms(
     covariance_type: CovarianceType, n_components: int, n_features: int, n_rows: float
 ) -> bool:
     """Whether this module is faster, with ``n_rows`` of each client at once."""
-    has_many = n_features >= _FASTER.more_features
-    most = _FASTER.more_components if has_many else _FASTER.components
+    is_large = n_features >= _FASTER.more_features
+    most = _FASTER.more_components if is_large else _FASTER.components
     has_products = COVARIANCES[covariance_type].n_squares(n_features) > n_features
-    is_large = n_features >= _FASTER.features and n_rows >= _FASTER.rows
-    return has_products and n_components <= most and is_large
+    is_small = n_features < _FASTER.features or n_rows < _FASTER.rows
+    return has_products and n_components <= most and not is_small
 
 
 def multiplied_by_client(

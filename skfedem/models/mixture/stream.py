@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,16 +14,15 @@ from ..client_rows import segment_sums
 from .component_units import MIN_WEIGHT
 from .domain import satisfies_boundary_rule, with_frozen
 from .linear_algebra import nearest_semidefinite, packed_indices
+from .m_step import MStep
 from .parameters import Parameters
 from .units import Units, weights_of_rows
 
-if TYPE_CHECKING:
-    from .gaussian_mixture import GaussianMixtureModel
-
+_Model = TypeVar("_Model", bound=MStep)
 _State = TypeVar("_State", bound=Any)
 
 
-def for_stream(model: GaussianMixtureModel, state: _State) -> tuple[GaussianMixtureModel, _State]:
+def for_stream(model: _Model, state: _State) -> tuple[_Model, _State]:
     """Model of a stream, and a ``Start`` or ``ServerState`` for it.
 
     If the model is "tied", Ŝ is followed by the second moment of the rows.
@@ -39,7 +38,7 @@ def for_stream(model: GaussianMixtureModel, state: _State) -> tuple[GaussianMixt
 
 
 def with_scatter(
-    model: GaussianMixtureModel,
+    model: MStep,
     federation: Federation,
     parameters: Parameters,
     clients: IntArray,
@@ -72,7 +71,7 @@ def with_scatter(
 
 
 def field_with_moment(
-    model: GaussianMixtureModel,
+    model: MStep,
     parameters: Parameters,
     statistics: FloatArray,
     field: FloatArray,
@@ -93,9 +92,7 @@ def field_with_moment(
     return np.append(field, moment - model.moment(statistics))
 
 
-def with_moment_of(
-    model: GaussianMixtureModel, statistics: FloatArray, parameters: Parameters
-) -> FloatArray:
+def with_moment_of(model: MStep, statistics: FloatArray, parameters: Parameters) -> FloatArray:
     """Statistics with the second moment under these parameters, whose covariance was known.
 
     Where the regularisation exceeds this covariance, it takes its place.
@@ -107,7 +104,7 @@ def with_moment_of(
     return np.append(model.reference(statistics), moment)
 
 
-def _between(model: GaussianMixtureModel, means: FloatArray, statistics: FloatArray) -> FloatArray:
+def _between(model: MStep, means: FloatArray, statistics: FloatArray) -> FloatArray:
     """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
     table = model.table(statistics)
     mass, first = table[:, :1], table[:, 1 : 1 + model.n_features]
@@ -115,7 +112,7 @@ def _between(model: GaussianMixtureModel, means: FloatArray, statistics: FloatAr
 
 
 def with_variance_along_new_axes(
-    model: GaussianMixtureModel, statistics: FloatArray, units_before: Units, share: float
+    model: MStep, statistics: FloatArray, units_before: Units, share: float
 ) -> FloatArray:
     """Statistics in which a share of the rows varies along new axes.
 
@@ -132,9 +129,7 @@ def with_variance_along_new_axes(
     return table.ravel()
 
 
-def with_vanishing_ones_frozen(
-    model: GaussianMixtureModel, step: Step, statistics: FloatArray
-) -> Step:
+def with_vanishing_ones_frozen(model: MStep, step: Step, statistics: FloatArray) -> Step:
     """The step, but with unchanged statistics of components that would lose their last mass.
 
     Later rows then find these components unchanged. With less mass, the noise of messages would
@@ -150,9 +145,7 @@ def with_vanishing_ones_frozen(
     return step._replace(statistics=kept) if is_allowed else step
 
 
-def _vanishes(
-    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray
-) -> BoolArray:
+def _vanishes(model: MStep, proposal: FloatArray, statistics: FloatArray) -> BoolArray:
     """Whether the mass of each component falls below ``MIN_WEIGHT``, or further if it was below."""
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     return mass < np.minimum(mass_before, MIN_WEIGHT)

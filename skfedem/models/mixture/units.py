@@ -176,18 +176,8 @@ def standard_units(
 ) -> Units:
     """Standard units that preserve the type of covariances.
 
-    Parameters
-    ----------
-    center : ndarray of shape (n_features,)
-    second_moment : ndarray of shape (n_features, n_features) or (n_features,)
-        Second moment about the centre; the diagonal suffices unless "full" or "tied".
-    covariance_type : {"full", "tied", "diag", "spherical"}
-    reg_covar : float, default=0.0
-        Constant added to every variance. Features with a smaller variance keep their own axes.
-
-    Returns
-    -------
-    units : Units
+    ``second_moment`` is that of the rows about ``center``; its diagonal suffices unless covariances
+    are matrices. Features with a variance below ``reg_covar`` keep their own axes.
     """
     structure = COVARIANCES[covariance_type]
     variances = np.diagonal(second_moment) if structure.has_matrices else second_moment
