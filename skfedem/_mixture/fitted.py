@@ -264,11 +264,7 @@ class FittedMixture(
 
     def _shifted(self, shift: FloatArray) -> GaussianMixture:
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
-        mixture = GaussianMixture(
-            len(self.weights_),
-            covariance_type=self._fitted_type,
-            random_state=self.random_state,
-        )
+        mixture = GaussianMixture(len(self.weights_), covariance_type=self._fitted_type)
         mixture.weights_, mixture.means_ = self.weights_, self.means_ - shift
         mixture.covariances_, mixture.precisions_ = self.covariances_, self.precisions_
         mixture.precisions_cholesky_ = self.precisions_cholesky_

@@ -176,9 +176,6 @@ class _Tied(CovarianceStructure):
 
     is_shared = True
 
-    def squares(self, y: FloatArray, out: FloatArray) -> None:
-        pass
-
     def scatter(self, mass: FloatArray, means: FloatArray, second: FloatArray) -> FloatArray:
         return second - (mass[:, None] * means).T @ means
 

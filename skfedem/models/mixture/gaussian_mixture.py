@@ -98,7 +98,7 @@ class GaussianMixtureModel(MStep):
         features = np.empty((first if self.has_quadratic_forms else self.n_functions, len(rows)))
         features[0] = 1.0
         self.units.standardize(rows, out=features[1:first])
-        if not self.has_quadratic_forms:
+        if len(features) > first:
             self.structure.squares(features[1:first], out=features[first:])
         return features
 

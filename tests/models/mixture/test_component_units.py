@@ -22,13 +22,13 @@ NOISE = 0.3 * np.random.default_rng(1).normal(size=(G, D, D))
 COVARIANCES = NOISE @ np.swapaxes(NOISE, 1, 2) + 0.01 * np.eye(D)
 
 
-# "rest": a "tied" covariance that is what the means leave of a known second moment.
-KINDS = (*COVARIANCE_TYPES, "rest")
+# "between": a "tied" covariance that is a known second moment minus that between the means.
+KINDS = (*COVARIANCE_TYPES, "between")
 
 
 def case(kind, varies=None):
     """A model in standard units, parameters and the components' units."""
-    covariance_type = "tied" if kind == "rest" else kind
+    covariance_type = "tied" if kind == "between" else kind
     covariances = {
         "full": COVARIANCES,
         "tied": COVARIANCES[0],
@@ -41,7 +41,7 @@ def case(kind, varies=None):
     units = Units(np.zeros(D), np.ones(D), rotation, varies, structure)
     moment = COVARIANCES[0] + (WEIGHTS * MEANS.T) @ MEANS
     model = GaussianMixtureModel(
-        G, covariance_type, units, second_moment=moment, in_stream=kind != "rest"
+        G, covariance_type, units, second_moment=moment, in_stream=kind != "between"
     )
     parameters = model.parameters(WEIGHTS, MEANS, covariances)
     return model, parameters, model.message_units(parameters)
@@ -98,8 +98,8 @@ def test_there_rows_are_noise_alike_in_all_directions(covariance_type):
     assert_allclose((weights[:, None] * own).T @ own, np.eye(own.shape[1]), atol=1e-11)
 
 
-def test_where_a_covariance_is_a_rest_they_are_finer_where_noise_costs_more():
-    model, parameters, units_of_rest = case("rest")
+def test_units_of_a_moment_minus_another_are_finer_where_noise_costs_more():
+    model, parameters, units_of_difference = case("between")
     _, _, units_of_rows = case("tied")
     best = model.statistics_of(parameters)
     component = np.arange(1 + D) + 2 * (1 + D)
@@ -135,7 +135,7 @@ def test_where_a_covariance_is_a_rest_they_are_finer_where_noise_costs_more():
     assert np.linalg.cond(cost) > 100
     assert_allclose(cost_in(units_of_rows), cost, rtol=1e-4, atol=0.1)
     # What acts on R x alike in all directions costs least if R'R is the root of the cost.
-    assert_allclose(cost_in(units_of_rest), sqrtm(cost), rtol=0, atol=0.01)
+    assert_allclose(cost_in(units_of_difference), sqrtm(cost), rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("covariance_type", KINDS)
