@@ -98,7 +98,16 @@ class FittedMixture(
         return self._by_client(X, "predict_proba")
 
     def transform(self, X: ClientsLike) -> Transformed:
-        """``predict_proba(X)``, in the containers that ``set_output`` chose."""
+        """``predict_proba(X)``, in the containers that ``set_output`` chose.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+
+        Returns
+        -------
+        posterior : array or DataFrame of shape (n_samples, n_components), or a tuple of them
+        """
         posterior = self.predict_proba(X)
         return in_containers(self, posterior, X) if is_client_list(X) else posterior
 
@@ -168,9 +177,8 @@ class FittedMixture(
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            Weight of each row, as in ``aic``; ``n_samples`` is then the sum of the weights.
+        X, sample_weight
+            As in ``aic``; ``n_samples`` is the sum of the weights.
 
         Returns
         -------

@@ -27,7 +27,6 @@ from ..._typing import CovarianceType, FloatArray
 from .linear_algebra import (
     ROUNDING,
     block_matrices,
-    cholesky,
     flat_upper_indices,
     inverse_triangular,
     n_moments,
@@ -107,13 +106,18 @@ class CovarianceStructure:
 
     def is_positive_definite(self, covariances: FloatArray) -> bool:
         """Whether all variances are positive; for variances along the axes, up to rounding."""
-        return cholesky(covariances) is not None
+        try:
+            np.linalg.cholesky(covariances)
+        except np.linalg.LinAlgError:
+            return False
+        return True
 
     def cholesky_and_inverse(self, covariances: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Cholesky factors and their inverses; raise LinAlgError if there are none."""
-        factors = cholesky(covariances)
-        if factors is None:
-            raise np.linalg.LinAlgError(NOT_POSITIVE_DEFINITE)
+        try:
+            factors: Any = np.linalg.cholesky(covariances)
+        except np.linalg.LinAlgError:
+            raise np.linalg.LinAlgError(NOT_POSITIVE_DEFINITE) from None
         return factors, inverse_triangular(factors, lower=True)
 
     def without_negative_variance(self, scatter: FloatArray, mass: FloatArray) -> FloatArray:

@@ -19,7 +19,6 @@ from ..._typing import BoolArray, FloatArray
 from .._base import Step
 from .component_units import MIN_WEIGHT
 from .covariances import NOT_POSITIVE_DEFINITE
-from .linear_algebra import cholesky
 from .m_step import MStep
 from .parameters import Parameters
 
@@ -115,7 +114,7 @@ def shrunk_into_domain(model: MStep, statistics: FloatArray, parameters: Paramet
     # Shrink the means towards the centre of all rows until they leave a share of the moment.
     mass, means, second = model.split(statistics)
     moment = second + 0.5 * model.regularization(means)
-    if cholesky(moment) is None:
+    if not model.structure.is_positive_definite(moment):
         raise np.linalg.LinAlgError(NOT_POSITIVE_DEFINITE)
     between = (mass[:, None] * means).T @ means
     largest = eigh(between, moment, eigvals_only=True)[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from scipy.linalg import lapack
@@ -12,15 +11,6 @@ from ..._typing import FloatArray, IntArray
 
 # Rounding error of a moment in standard units, and thus the accuracy of masses and variances.
 ROUNDING = 64 * np.finfo(np.float64).eps
-
-
-def cholesky(matrices: FloatArray) -> FloatArray | None:
-    """Lower-triangular Cholesky factors of matrices (..., d, d); None if one has none."""
-    try:
-        lower: Any = np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
-        return None
-    return lower
 
 
 def inverse_triangular(triangles: FloatArray, *, lower: bool) -> FloatArray:

@@ -39,14 +39,13 @@ class MStep(RowModel):
     reg_covar : float
         Constant added to every variance, in the rows' units squared.
     second_moment : ndarray of shape (n_features, n_features), default=None
-        Σ_i w_i mean of y yᵀ over client i's rows, in standard units; for ``"tied"``, except in a
-        stream.
+        E[y yᵀ] of all rows, if covariances are shared; None in a stream.
     fixed_cholesky : ndarray of shape (n_features, n_features), default=None
-        Lower-triangular L with L Lᵀ = Σ, for a known shared covariance Σ in standard units; with
-        ``"tied"`` only. In Σ itself, a variance has few digits if others are much larger.
+        Cholesky factor of a known shared covariance. In the covariance itself, a variance has few
+        digits if others are much larger.
     in_stream : bool, default=False
-        Whether rounds belong to a stream. With "tied", the second moment of the rows is then
-        appended to Ŝ, and clients send theirs in every round, unless the covariance is known.
+        Whether rounds belong to a stream. If covariances are shared, E[y yᵀ] is then appended to Ŝ,
+        and clients send theirs in every round, unless the covariance is known.
     """
 
     n_components: int

@@ -23,14 +23,14 @@ from .linear_algebra import ROUNDING
 class _Tolerances(NamedTuple):
     """Which axes are constant, equal or independent; ``tests/models/mixture/test_units.py``."""
 
-    # Absolute variance below which an axis is constant: reg_covar over it would overflow. Relative
-    # to the largest variance, this limit is ROUNDING.
+    # Variance below which an axis is constant, beside ROUNDING relative to the largest: reg_covar
+    # over it would overflow.
     least_variance: float = 1e-290
     # Variances with a smaller relative difference are equal: rounding rotates other axes by at most
     # parts in 1e13, unless their variances are small themselves.
     equal: float = 1e-3
-    # An axis is independent of others if the rest of its squared length exceeds this share of the
-    # largest. Not a simple fraction, because the lengths of similar features may have such ratios.
+    # Share of the largest squared length above which a rest is independent. Not a simple fraction,
+    # because the lengths of similar features may have such ratios.
     independent: float = 1 / np.pi
 
 
@@ -115,10 +115,7 @@ class Units(NamedTuple):
 
     @property
     def standard_deviations(self) -> FloatArray:
-        """Standard deviation of each feature of the rows; 0 for constant ones.
-
-        With one scale for all features, it is their root mean square deviation.
-        """
+        """Of each feature of the rows; if isotropic, their root mean square deviation."""
         return np.sqrt(np.square(self.inverse_whitening[self.has_variance]).sum(axis=0))
 
     @property

@@ -13,12 +13,10 @@ from problems import (
     mixture_log_likelihoods,
     mixture_model,
     mixture_parameters,
-    ragged_clients,
     stack,
     standard_rows,
 )
 from skfedem.models._base import Start
-from skfedem.models.mixture import gaussian_mixture
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.stream import for_stream
 
@@ -91,22 +89,15 @@ def test_rounding_does_not_change_the_constants(covariance_type):
     assert not np.array_equal(constants(1.001 * rows), first)
 
 
-def test_large_clients_are_read_in_pieces(monkeypatch):
-    size = gaussian_mixture._BLOCK_SIZE._replace(cache=1)
-    monkeypatch.setattr(gaussian_mixture, "_BLOCK_SIZE", size)
-    federation = stack(ragged_clients((300, 64, 65, 10)))
-    model = mixture_model(federation, "full")
-    assert model.block_rows == 64
-    monkeypatch.undo()
-    assert model.block_rows > 1000
-
-
 @pytest.mark.parametrize("has_quadratic_forms", [False, True])
-def test_rows_read_at_once_may_be_clients_of_their_own(has_quadratic_forms, monkeypatch):
-    model = replace(small_model("full")[0], has_quadratic_forms=has_quadratic_forms)
-    size = gaussian_mixture._BLOCK_SIZE._replace(statistics=100 * model.n_statistics)
-    monkeypatch.setattr(gaussian_mixture, "_BLOCK_SIZE", size)
-    assert model.block_rows == 100
+@pytest.mark.parametrize(("n_features", "n_components"), [(2, 1), (20, 5), (50, 3), (300, 2)])
+def test_blocks_fit_into_memory(has_quadratic_forms, n_features, n_components):
+    model = replace(small_model("full")[0], n_components=n_components)
+    units = model.units._replace(center=np.zeros(n_features))
+    model = replace(model, units=units, has_quadratic_forms=has_quadratic_forms)
+    # 64 MB of statistics if every row belongs to another client, 4 MB of features.
+    assert model.block_rows == 64 or model.block_rows * model.n_statistics <= 2**23
+    assert model.block_rows == 64 or model.block_rows * n_features <= 2**19
 
 
 @pytest.mark.parametrize("is_known", [False, True])

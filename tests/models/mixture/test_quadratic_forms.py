@@ -12,7 +12,6 @@ from sklearn.mixture import GaussianMixture
 from problems import mixture_model, mixture_parameters, quiet_fit, stack
 from skfedem import FederatedGaussianMixture
 from skfedem.models.mixture import quadratic_forms
-from skfedem.models.mixture.quadratic_forms import use_quadratic_forms
 
 N_COMPONENTS, N_FEATURES = 2, 20
 LENGTHS = [9, 1, 30, 9, 40]
@@ -49,33 +48,6 @@ def test_expectations_are_those_of_products_that_are_written_out(
     assert_allclose(found.log_likelihood, expected.log_likelihood, rtol=1e-11)
 
 
-def test_sums_under_given_probabilities_are_those_of_products_that_are_written_out(
-    models, federation
-):
-    posterior = np.random.default_rng(1).dirichlet(np.ones(N_COMPONENTS), sum(LENGTHS)).T
-    found, expected = (
-        model.assigned(posterior, model.features(federation.rows), federation.lengths)
-        for model in models
-    )
-    assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
-
-
-def test_many_features_few_components_and_rows_enough_use_quadratic_forms():
-    least = {"covariance_type": "full", "n_components": 5, "n_features": 20, "n_rows": 20}
-    assert use_quadratic_forms(**least)
-    for change in (
-        {"covariance_type": "tied"},
-        {"n_components": 6},
-        {"n_features": 19},
-        {"n_rows": 19},
-    ):
-        assert not use_quadratic_forms(**{**least, **change})
-    more = {**least, "n_components": 10}
-    assert use_quadratic_forms(**{**more, "n_features": 100})
-    assert not use_quadratic_forms(**{**more, "n_features": 99})
-    assert not use_quadratic_forms(**{**more, "n_features": 100, "n_components": 11})
-
-
 @pytest.mark.parametrize(
     ("n_clients", "batch_size", "has_quadratic_forms"),
     [(5, None, True), (5, 19, False), (99, None, False)],
@@ -85,15 +57,6 @@ def test_rows_are_those_that_a_client_reads_in_a_round(n_clients, batch_size, ha
     gm = FederatedGaussianMixture(**start, max_iter=1, batch_size=batch_size)
     gm = quiet_fit(gm, np.array_split(X[:1000], n_clients))
     assert gm._memory.model.has_quadratic_forms is has_quadratic_forms
-
-
-def test_blocks_hold_few_statistics_where_each_row_is_a_client(models):
-    wide, _ = models
-    for n_features, n_components in ((20, 1), (20, 5), (50, 3), (300, 2)):
-        units = wide.units._replace(center=np.zeros(n_features))
-        model = replace(wide, n_components=n_components, units=units)
-        # Some 64 MB.
-        assert model.block_rows == 64 or model.block_rows * model.n_statistics < 1.1 * 2**23
 
 
 def digits():
