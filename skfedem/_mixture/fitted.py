@@ -290,7 +290,5 @@ class FittedMixture(
     def _n_parameters(self) -> int:
         """Number of free parameters."""
         n_components, d = self.means_.shape
-        n_weights_and_means = n_components - 1 + n_components * d
-        if self._covariance_is_known:
-            return n_weights_and_means
-        return n_weights_and_means + COVARIANCES[self._fitted_type].n_parameters(n_components, d)
+        in_covariances = COVARIANCES[self._fitted_type].n_parameters(n_components, d)
+        return n_components * (1 + d) - 1 + (0 if self._covariance_is_known else in_covariances)

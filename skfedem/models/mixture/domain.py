@@ -9,7 +9,6 @@ moment that is not due to the means still keeps these from diverging.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -47,42 +46,27 @@ def safeguarded_step(
 ) -> Step:
     """Take ``step_size * field``, halved until it stays in the domain of T; return a ``Step``.
 
-    If this suffices, components with hardly any rows are left unchanged instead.
+    If this suffices, rare components are left unchanged instead.
     """
     field_sq_norm, noisy = model.field_sq_norm(statistics, field), False
+    rare = model.table(statistics)[:, 0] < MIN_WEIGHT  # their field is mostly noise
     fraction = max(_BOUNDARY.fraction * (1 - step_size), _BOUNDARY.least)
     without_noise = 1 - step_size - _BOUNDARY.largest_deviation * np.sqrt(2 * step_size)
     if without_noise > fraction:
         whole = statistics + step_size * field
         if satisfies_boundary_rule(model, whole, statistics, without_noise):
             return Step(whole, field_sq_norm, 0, step_size)
-        frozen = _with_rare_components_frozen(model, whole, statistics)
+        frozen = with_frozen(model, whole, statistics, rare)
         noisy = not satisfies_boundary_rule(model, frozen, statistics, without_noise)
-    for proposal, halvings, taken in _proposals(model, statistics, field, step_size):
-        if satisfies_boundary_rule(model, proposal, statistics, fraction):
-            return Step(proposal, field_sq_norm, halvings, taken, noisy)
-    return Step(statistics, field_sq_norm, _BOUNDARY.max_halvings, 0.0, noisy=True)
-
-
-def _proposals(
-    model: MStep, statistics: FloatArray, field: FloatArray, step_size: float
-) -> Iterator[tuple[FloatArray, int, float]]:
-    """Yield ever shorter steps, each also with rare components frozen, with halvings and γ."""
     for halvings in range(_BOUNDARY.max_halvings):
-        proposal = statistics + step_size * field
-        yield proposal, halvings, step_size
-        yield _with_rare_components_frozen(model, proposal, statistics), halvings + 1, step_size
+        whole = statistics + step_size * field
+        if satisfies_boundary_rule(model, whole, statistics, fraction):
+            return Step(whole, field_sq_norm, halvings, step_size, noisy)
+        frozen = with_frozen(model, whole, statistics, rare)
+        if satisfies_boundary_rule(model, frozen, statistics, fraction):
+            return Step(frozen, field_sq_norm, halvings + 1, step_size, noisy)
         step_size = step_size / 2
-
-
-def _with_rare_components_frozen(
-    model: MStep, proposal: FloatArray, statistics: FloatArray
-) -> FloatArray:
-    """The proposal, but with unchanged statistics of very rare components.
-
-    The field of such a component is mostly noise, and should not hold up the other components.
-    """
-    return with_frozen(model, proposal, statistics, model.table(statistics)[:, 0] < MIN_WEIGHT)
+    return Step(statistics, field_sq_norm, _BOUNDARY.max_halvings, 0.0, noisy=True)
 
 
 def with_frozen(

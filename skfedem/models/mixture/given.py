@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,9 +12,7 @@ from ..._messages import label_repr, repr_of
 from ..._parameters import check_shape, check_shares
 from ..._typing import CovarianceType, FloatArray
 from .covariances import COVARIANCES
-
-if TYPE_CHECKING:
-    from .gaussian_mixture import GaussianMixtureModel
+from .gaussian_mixture import GaussianMixtureModel
 
 # Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."

@@ -140,10 +140,7 @@ def mean_of_rows(federation: Federation) -> FloatArray:
 
 
 def second_moment(federation: Federation, center: FloatArray, *, matrix: bool) -> FloatArray:
-    """Weighted mean of the clients' second moments about a centre.
-
-    As a ``matrix`` of shape (n_features, n_features), or its diagonal.
-    """
+    """Weighted mean of the clients' second moments about a centre: a matrix, or its diagonal."""
     d = len(center)
     second = np.zeros((d, d) if matrix else d)
     shares = federation.row_weights
@@ -155,7 +152,7 @@ def second_moment(federation: Federation, center: FloatArray, *, matrix: bool) -
 
 
 def weights_of_rows(shares: FloatArray, reading: Reading) -> FloatArray:
-    """Weight of each row that was read, given the weight of one row of each client."""
+    """Weight of each row that was read, given that of one row of each client."""
     counts = np.repeat(shares[reading.group], reading.lengths)
     return counts if reading.sample_weight is None else counts * reading.sample_weight
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import ortho_group
 
-from problems import COVARIANCE_TYPES, standard_rows
+from problems import COVARIANCE_TYPES
 from skfedem import FederatedGaussianMixture
 from skfedem.models.mixture.units import (
     independent_rows,
@@ -13,13 +13,6 @@ from skfedem.models.mixture.units import (
     standard_units,
     with_new_axes,
 )
-
-
-class Of:
-    """A model, as far as ``standard_rows`` looks."""
-
-    def __init__(self, units):
-        self.units = units
 
 
 def correlated_rows(offset=0.0):
@@ -46,7 +39,7 @@ def moments_about(units, rows, covariance_type):
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_rows_have_unit_second_moments(covariance_type):
     rows = correlated_rows(offset=100.0)
-    y = standard_rows(Of(units_of(rows, covariance_type)), rows)
+    y = units_of(rows, covariance_type).standardize(rows).T
     moments = y.T @ y / len(y)
     # The offset of 100 leaves 1e-14 of features of spread 0.02, in units of that: 1e-12.
     if covariance_type in ("full", "tied"):
@@ -154,7 +147,7 @@ def test_directions_without_variance_keep_their_units():
     rows = correlated_rows()
     rows = np.column_stack([rows, rows[:, 0] + rows[:, 1], np.full(200, 0.1)])
     units = units_of(rows, "full")
-    y = standard_rows(Of(units), rows)
+    y = units.standardize(rows).T
     variances = np.sort((y**2).mean(axis=0))
     assert_allclose(variances[2:], 1.0, rtol=1e-9)
     # A sum of two others and a constant: rounding, which is not blown up to a variance.
@@ -170,7 +163,7 @@ def test_directions_of_little_variance_are_whitened(size):
     units = units_of(rows, "full")
     assert units.has_variance.all()
     # The share of variance, 1 / size², is known to some roundings.
-    variances = (standard_rows(Of(units), rows) ** 2).mean(axis=0)
+    variances = (units.standardize(rows).T ** 2).mean(axis=0)
     assert_allclose(variances, 1.0, rtol=1e-9 + 1e-15 * size**2)
 
 
@@ -197,7 +190,7 @@ def test_rows_are_zero_where_they_do_not_vary(covariance_type, extra):
     last = rows[:, 0] + rows[:, 1] if extra == "dependent" else np.full(len(rows), 0.1)
     rows = np.column_stack([rows, last])
     units = units_of(rows, covariance_type)
-    y = standard_rows(Of(units), rows)
+    y = units.standardize(rows).T
     assert np.count_nonzero(units.has_variance) == 3
     # Exactly: nothing is left that compression could make something of.
     assert_array_equal(y[:, ~units.has_variance], 0.0)
@@ -215,7 +208,7 @@ def test_axes_that_are_new_have_unit_second_moments(covariance_type):
     then = first + 1e3 * generator.normal(size=(200, 1)) * [1, 0, 0, 0, 0]
     after = with_new_axes(units, moments_about(units, then, covariance_type))
     is_new = after.has_variance & ~units.has_variance
-    y, before = standard_rows(Of(after), then), standard_rows(Of(units), then)
+    y, before = after.standardize(then).T, units.standardize(then).T
     assert np.count_nonzero(is_new) == 1
     assert_allclose(np.square(y[:, is_new]).mean(axis=0), 1.0, rtol=1e-12)
     assert_allclose(y[:, units.has_variance], before[:, units.has_variance], rtol=0, atol=1e-12)
