@@ -73,7 +73,7 @@ class FittedMixture(
         Raises
         ------
         NotFittedError
-            Before ``fit``. All methods raise the errors that are listed here.
+            Before ``fit``.
         TypeError, ValueError
             If X is no such table, contains NaN or inf, or has other features than the data of the
             fit; for a list, the error names the client.
@@ -94,6 +94,11 @@ class FittedMixture(
         Returns
         -------
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
         """
         return self._by_client(X, "predict_proba")
 
@@ -107,6 +112,11 @@ class FittedMixture(
         Returns
         -------
         posterior : array or DataFrame of shape (n_samples, n_components), or a tuple of them
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
         """
         posterior = self.predict_proba(X)
         return in_containers(self, posterior, X) if is_client_list(X) else posterior
@@ -125,6 +135,11 @@ class FittedMixture(
         Returns
         -------
         log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
         """
         return self._by_client(X, "score_samples")
 
@@ -148,8 +163,8 @@ class FittedMixture(
 
         Raises
         ------
-        TypeError, ValueError
-            If ``sample_weight`` does not match X; here, in ``aic`` and in ``bic``.
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return log_likelihood / n_samples
@@ -168,6 +183,11 @@ class FittedMixture(
         -------
         aic : float
             ``-2 * log_likelihood + 2 * n_parameters``.
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, _ = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
@@ -184,6 +204,11 @@ class FittedMixture(
         -------
         bic : float
             ``-2 * log_likelihood + log(n_samples) * n_parameters``.
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
         return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()
