@@ -70,7 +70,7 @@ def federate(rows, columns, values, owners, client_weights="n_samples"):
         # Of the means over cells, in which a cell seen twice counts twice.
         weights = lengths / np.bincount(distinct // (SHAPE[0] * SHAPE[1]), counts)
         weights /= weights.sum()
-    return Federation(cells, offsets_of(lengths), weights)
+    return Federation(cells.with_positions(SHAPE[1]), offsets_of(lengths), weights)
 
 
 def problem_of(

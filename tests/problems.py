@@ -133,7 +133,7 @@ def stack_cells(clients, weights):
         np.concatenate([client.counts for client in clients]).astype(float),
     )
     offsets = np.cumsum([0] + [len(client.rows) for client in clients])
-    return Federation(Cells(*columns), offsets, weights)
+    return Federation(Cells(*columns).with_positions(LOW_RANK_SHAPE[1]), offsets, weights)
 
 
 # ---- models

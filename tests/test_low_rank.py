@@ -19,6 +19,7 @@ from low_rank_cells import (
     problem_of,
 )
 from skfedem import FederatedMatrixImputer
+from skfedem._client_vectors import weighted_sum
 from skfedem._federation import Federation, offsets_of
 from skfedem._input.cells import check_cells
 from skfedem.compression import BlockQuantizer, Dithering, RandK
@@ -350,7 +351,7 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
     # Presences are rare: where the start is, their variance is a tenth of the largest.
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, (np.arange(40) % 40 == 0) * 1.0, np.full(40, 3.0))
-    federation = Federation(cells, offsets_of([40]), np.ones(1))
+    federation = Federation(cells.with_positions(4), offsets_of([40]), np.ones(1))
     imputer = FederatedMatrixImputer(1, family=family, penalty=0.1, step_size=1.0)
     model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
     step = start_run(model, federation).statistics.natural_step
@@ -361,7 +362,7 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
 def test_the_first_step_is_finite_where_a_run_has_diverged():
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, np.zeros(40), np.ones(40))
-    federation = Federation(cells, offsets_of([40]), np.ones(1))
+    federation = Federation(cells.with_positions(4), offsets_of([40]), np.ones(1))
     imputer = FederatedMatrixImputer(1, family="poisson", effects="none")
     model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
     # All means are 0, for exp underflows; warnings are errors.
@@ -455,3 +456,23 @@ def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
     for client_weights in ("n_samples", "uniform"):
         federation = cell_federation(data, client_weights)
         assert federation.weights.sum() == pytest.approx(1, abs=1e-15)
+
+
+@every_family
+def test_a_group_of_clients_alone_sends_what_it_sends_among_all(family):
+    problem = problem_of(observations(family, overlap=True), family)
+    model, every = problem.model, problem.federation
+    theta = start_run(model, every).parameters
+
+    def message(federation):
+        clients = np.arange(federation.n_clients)
+        residuals = model.all_rows(federation, theta, clients).statistics
+        return weighted_sum(model.vectors(federation), federation.weights, residuals)
+
+    def group(first, last):
+        rows = every.rows.take(slice(every.offsets[first], every.offsets[last]))
+        offsets = every.offsets[first : last + 1] - every.offsets[first]
+        return Federation(rows, offsets, every.weights[first:last])
+
+    total = message(group(0, 2)) + message(group(2, every.n_clients))
+    assert_allclose(total, message(every), rtol=1e-12, atol=1e-14)

@@ -51,7 +51,7 @@ def of_rows(cells, kept):
     number = np.full(cells.rows.max() + 1, -1)
     number[kept] = np.arange(len(kept))
     chosen = number[cells.rows] >= 0
-    return Cells(number[cells.rows[chosen]], *(of_cells[chosen] for of_cells in cells[1:]))
+    return Cells(number[cells.rows[chosen]], *(of_cells[chosen] for of_cells in cells[1:4]))
 
 
 def fit(cells, family, n_rows=N_ROWS, penalty=0.7, row_effects=True, ridge=0.3, **options):
@@ -172,7 +172,7 @@ def test_blocks_do_not_matter(family, monkeypatch):
 @each_family
 def test_a_cell_seen_twice_is_two_cells(family):
     cells = some_cells(family)
-    halves = Cells(*(np.concatenate([of_cells, of_cells]) for of_cells in cells))
+    halves = Cells(*(np.concatenate([of_cells, of_cells]) for of_cells in cells[:4]))
     halves = halves._replace(counts=halves.counts / 2)
     for ours, expected in zip(fit(halves, family), fit(cells, family), strict=True):
         assert_allclose(ours, expected, rtol=1e-8, atol=1e-9)

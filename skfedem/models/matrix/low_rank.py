@@ -100,8 +100,6 @@ class LowRankModel(Model):
     Parameters
     ----------
     pooled : Pooled
-    positions : ndarray of int, shape (n_cells,)
-        Index among the distinct observed cells of each cell of each client.
     scale : float
         Factor from a weighted mean over clients' cells to the sum over all observations: the number
         of cells, if clients are weighted by their observations.
@@ -114,7 +112,6 @@ class LowRankModel(Model):
     """
 
     pooled: Pooled
-    positions: IntArray
     scale: float
     log_base_measure: float
     adaptive: bool
@@ -127,7 +124,8 @@ class LowRankModel(Model):
 
     def vectors(self, federation: Federation) -> OnOwnRows:
         """One number for each cell that a client observed."""
-        return OnOwnRows(federation.offsets, self.positions, len(self.pooled.support.counts))
+        n_observed = len(self.pooled.support.counts)
+        return OnOwnRows(federation.offsets, federation.rows.positions, n_observed)
 
     def reference(self, statistics: Point) -> float:
         """0, because residuals are fields already."""

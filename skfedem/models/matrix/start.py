@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..._cells import distinct_cells
 from ..._federation import Federation, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
 from ..._input.cells import CellData
@@ -41,7 +40,8 @@ def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation
     if client_weights == "uniform":
         weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
         weights /= weights.sum()
-    return Federation(relative_cells(data), offsets, weights)
+    cells = relative_cells(data).with_positions(data.shape[1])
+    return Federation(cells, offsets, weights)
 
 
 class MatrixEstimator(Protocol):
@@ -70,7 +70,7 @@ def low_rank_model(
     ----------
     estimator : MatrixEstimator
     federation : Federation
-        Its rows are ``Cells``.
+        Its rows are ``Cells`` with their positions.
     shape : tuple of two int
         Shape of the matrix.
     log_base_measures : ndarray of shape (n_clients,)
@@ -86,8 +86,8 @@ def low_rank_model(
     scale = cells.counts.sum() / float(np.repeat(shares, lengths) @ cells.counts)
     shares = scale * shares
     counts = cells.counts * np.repeat(shares, lengths)
-    support, positions = _support(cells, counts, shape)
-    sums: Any = np.bincount(positions, counts * cells.values)
+    support = _support(cells, counts, cells.positions, shape)
+    sums: Any = np.bincount(cells.positions, counts * cells.values)
     pooled = Pooled(
         support,
         support.margins(sums),
@@ -98,18 +98,20 @@ def low_rank_model(
         effects_penalty=estimator.effects_penalty,
     )
     log_base_measure = float(shares @ log_base_measures)
-    return LowRankModel(pooled, positions, scale, log_base_measure, is_auto(estimator.step_size))
+    return LowRankModel(pooled, scale, log_base_measure, is_auto(estimator.step_size))
 
 
-def _support(cells: Cells, counts: FloatArray, shape: tuple[int, int]) -> tuple[Support, IntArray]:
-    """Distinct cells with the sums of their counts, and the index of each given cell in them."""
+def _support(
+    cells: Cells, counts: FloatArray, positions: IntArray, shape: tuple[int, int]
+) -> Support:
+    """Distinct cells with the sums of their counts."""
     n_rows, n_columns = shape
-    rows, columns, positions = distinct_cells(cells.rows, cells.columns, n_columns)
-    rows, columns = rows.astype(np.int32), columns.astype(np.int32)
     sums_of_counts: Any = np.bincount(positions, counts)
+    rows, columns = np.empty((2, len(sums_of_counts)), dtype=np.int32)
+    rows[positions], columns[positions] = cells.rows, cells.columns
     # Sparse arrays convert their indices to one type.
     index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
-    support = Support(
+    return Support(
         rows=rows,
         columns=columns,
         counts=sums_of_counts,
@@ -120,7 +122,6 @@ def _support(cells: Cells, counts: FloatArray, shape: tuple[int, int]) -> tuple[
         ),
         shape=shape,
     )
-    return support, positions
 
 
 def start_run(model: LowRankModel, federation: Federation, theta: Theta | None = None) -> Start:
