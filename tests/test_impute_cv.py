@@ -23,8 +23,8 @@ from skfedem import (
     FederatedMatrixImputerCV,
     impute_cv,
 )
-from skfedem._imputer import penalty_path
-from skfedem._imputer.penalty_path import Trial, _places, index_of_best, largest_penalty
+from skfedem._penalty_search import penalty_path
+from skfedem._penalty_search.penalty_path import Trial, _ranking, index_of_best, largest_penalty
 from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
 from watched import interrupted, library_threads
@@ -100,9 +100,9 @@ def test_the_best_trial_does_not_depend_on_the_unit_of_the_cells():
 
 def test_rounding_does_not_choose_among_alike_trials():
     scores = np.array([-1.2, -1.0 - 1e-14, -1.0, -1.0 - 1e-6, -1.0 + 1e-14, -1e300])
-    assert_array_equal(_places(scores), [5, 1, 1, 4, 1, 6])
+    assert_array_equal(_ranking(scores), [5, 1, 1, 4, 1, 6])
     # A likelihood of small numbers is a constant but for their squares.
-    assert_array_equal(_places(-0.9 - 1e-10 * np.array([2.0, 1.0, 3.0, 1.0 + 1e-6])), [3, 1, 4, 1])
+    assert_array_equal(_ranking(-0.9 - 1e-10 * np.array([2.0, 1.0, 3.0, 1.0 + 1e-6])), [3, 1, 4, 1])
     # Penalties leave fewer factors than any of these ranks allows: the first one is as good.
     search = FederatedMatrixImputerCV((8, 9, None), 3, **QUICK | {"tol": 1e-6})
     search.fit(clients_of())
@@ -169,7 +169,7 @@ def test_larger_penalties_on_the_effects_end_where_no_effect_is_left(monkeypatch
     table[np.random.default_rng(0).random(table.shape) < 0.5] = np.nan
     search = FederatedMatrixImputerCV(penalties=[1e9], random_state=0).fit(table)
     assert search.cv_results_["param_effects_penalty"].max() == 1e5
-    monkeypatch.setattr("skfedem._imputer.penalty_grid._LARGEST_RIDGE", 100.0)
+    monkeypatch.setattr("skfedem._penalty_search.penalty_grid._LARGEST_RIDGE", 100.0)
     search.fit(table)
     assert search.best_params_["effects_penalty"] == 100
     assert search.cv_results_["param_effects_penalty"].max() == 100
@@ -400,30 +400,15 @@ def test_of_trials_that_only_rounding_tells_apart_the_first_is_best():
     assert index_of_best(trials) == 1
 
 
-@pytest.mark.parametrize(
-    ("says", "parameters"),
-    [
-        ("Increase max_iter, or leave", {"max_iter": 2, "tol": 1e-9}),
-        ("Increase max_epochs, or leave", {"max_iter": None, "max_epochs": 3, "tol": 1e-9}),
-        ("Increase max_iter or max_epochs, or", {"max_iter": 2, "max_epochs": 3, "tol": 1e-9}),
-        ("Increase tol.", {"max_iter": 2, "tol": 0.0}),
-        ("Use step_size='auto', or increase max_iter, or", {"max_iter": 2, "step_size": 0.05}),
-        (
-            "Use solver='vr_fedem' or a larger batch_size, or increase max_iter, or leave",
-            {"max_iter": 2, "batch_size": 2},
-        ),
-        ("Increase max_iter, or leave", {"max_iter": 2, "batch_size": 2, "solver": "vr_fedem"}),
-    ],
-)
-def test_it_says_how_many_fits_did_not_converge(says, parameters):
+def test_number_of_fits_without_convergence_is_in_the_warning():
     search = FederatedMatrixImputerCV(
-        penalties=[9.0, 1.0], effects_penalties=[0.1, 1.0], n_splits=2, random_state=0, **parameters
+        penalties=[9.0, 1.0], effects_penalties=[0.1, 1.0], n_splits=2, random_state=0, max_iter=2
     )
     with pytest.warns(ConvergenceWarning) as caught:
         search.fit(clients_of())
     assert {w.filename for w in caught} == {__file__}
     (said,) = (str(w.message) for w in caught if "of the search" in str(w.message))
-    assert said.startswith("8 of 8 fits of the search did not converge") and says in said
+    assert said.startswith("8 of 8 fits of the search did not converge")
     assert_array_equal(search.cv_results_["n_converged"], [0] * 4)
 
 
@@ -449,7 +434,7 @@ def test_a_path_that_ends_too_early_says_so():
     signal = 30 * rng.normal(size=(14, 2)) @ rng.normal(size=(2, 9))
     clients = [np.where(rng.random(SHAPE) < 0.4, rng.normal(signal), np.nan) for _ in range(4)]
     search = FederatedMatrixImputerCV(penalties=3, eps=0.1, **QUICK)
-    with pytest.warns(UserWarning, match=r"smaller eps \(it was 0.1\) or a bound in ranks"):
+    with pytest.warns(UserWarning, match=r"smaller eps \(it was 0.1\)"):
         search.fit(clients)
     assert search.best_params_["penalty"] == pytest.approx(0.1 * search.penalty_max_)
     with warnings.catch_warnings():
@@ -472,7 +457,7 @@ def test_below_a_bound_a_path_ends_too_early_where_its_last_step_gained(signal, 
     assert search.best_params_["penalty"] == pytest.approx(0.01 * search.penalty_max_)
     gain = np.diff(search.cv_results_["mean_test_score"])[-1]
     assert 0 < gain < 0.1 if has_settled else gain > 0.1
-    expected = "smallest that was tried. A smaller eps (it was 0.01) may predict better."
+    expected = "smallest that was tried: a smaller eps (it was 0.01)"
     said = [str(warning.message) for warning in caught]
     assert len(said) == (not has_settled) and all(expected in message for message in said)
 
@@ -510,22 +495,22 @@ def test_which_messages_are_counted():
 @pytest.mark.parametrize(
     ("parameters", "error", "says"),
     [
-        ({"ranks": 3}, TypeError, r"Expected ranks to be a list .* got 3. Give \[2\] or"),
-        ({"ranks": None}, TypeError, r"got None. Give \[2\] or \[None\], say, for a single one\.$"),
-        ({"ranks": "auto"}, TypeError, r"got 'auto'. Give \[2\] or \[None\]"),
-        ({"ranks": ()}, ValueError, "Expected ranks .* got none"),
+        ({"ranks": 3}, TypeError, "Expected ranks to be a list .* got 3"),
+        ({"ranks": None}, TypeError, "Expected ranks .* got None"),
+        ({"ranks": "auto"}, TypeError, "Expected ranks .* got 'auto'"),
+        ({"ranks": ()}, ValueError, r"Expected ranks .* got \[\]"),
         ({"ranks": (2, 0)}, ValueError, "Expected each of ranks to be an integer >= 1, got 0"),
         ({"ranks": (2, 10)}, ValueError, r"ranks .* got 10 for a matrix of shape \(14, 9\)"),
         ({"ranks": np.array(2)}, TypeError, "Expected ranks to be a list .* got array"),
-        ({"effects_penalties": "all"}, TypeError, '^Expected effects_penalties to be "auto", or'),
-        ({"effects_penalties": 1.0}, TypeError, r"list of .* got 1.0. Give \[1.0\] for a single"),
-        ({"effects_penalties": 0}, TypeError, r"list of .* got 0. Give \[0\] for a single"),
-        ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]\.$"),
-        ({"effects_penalties": ()}, ValueError, "got none. Give at least one"),
+        ({"effects_penalties": "all"}, TypeError, "^Expected effects_penalties to be a list"),
+        ({"effects_penalties": 1.0}, TypeError, "list of .* got 1.0"),
+        ({"effects_penalties": 0}, TypeError, "list of .* got 0"),
+        ({"effects_penalties": [-1]}, ValueError, r">= 0, got \[-1\]"),
+        ({"effects_penalties": ()}, ValueError, "at least one"),
         ({"penalties": 0}, ValueError, "penalties to be an integer >= 1 and <= 10000, got 0"),
         ({"penalties": 2.5}, TypeError, "Expected penalties to be an integer"),
-        ({"penalties": []}, ValueError, "Expected penalties .* Give at least one"),
-        ({"penalties": [1.0, -1.0]}, ValueError, r"numbers >= 0, got \[1.0, -1.0\]\.$"),
+        ({"penalties": []}, ValueError, "Expected penalties .* at least one"),
+        ({"penalties": [1.0, -1.0]}, ValueError, r"numbers >= 0, got \[1.0, -1.0\]"),
         ({"penalties": [np.inf]}, ValueError, "finite numbers"),
         ({"penalties": "few"}, TypeError, "Expected penalties .* got 'few'"),
         ({"eps": 0}, ValueError, "Expected eps to be a number > 0 and < 1, got 0. The smallest"),
@@ -592,12 +577,9 @@ def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch)
     rounds.n_calls, rounds.at = 0, rounds.n_calls
     with pytest.warns(ConvergenceWarning) as caught:
         imputer.fit(clients_of("gaussian"))
-    assert [str(w.message).partition(".")[0] for w in caught] == [
-        f"Interrupted from the keyboard after {whole.n_iter_ - 1} rounds: the estimator has the "
-        "parameters reached by then",
-        "The search itself was complete; the fit to all cells was stopped after "
-        f"{whole.n_iter_ - 1} rounds",
-    ]
+    interrupted_fit, of_search = (str(w.message) for w in caught)
+    assert f"after {whole.n_iter_ - 1} rounds" in interrupted_fit
+    assert of_search.startswith("The search was complete")
     assert imputer.best_params_ == whole.best_params_
     assert imputer.n_iter_ == whole.n_iter_ - 1
 
@@ -624,9 +606,7 @@ def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
     cells = clients_of("gaussian")
     monkeypatch.setattr(_loop, "client_round", interrupted)
     monkeypatch.setattr(penalty_path, "_fit_step", begun)
-    with pytest.warns(
-        ConvergenceWarning, match="The search itself was complete; .* larger penalty"
-    ):
+    with pytest.warns(ConvergenceWarning, match="The search was complete"):
         imputer.fit(cells)
     assert imputer.best_params_ == whole.best_params_
     assert imputer.best_estimator_.get_params() == whole.best_estimator_.get_params()
@@ -645,7 +625,7 @@ def test_a_rank_that_is_given_twice_is_tried_once():
 )
 def test_ranks_that_cannot_be_copied_are_refused(ranks):
     search = FederatedMatrixImputerCV(ranks, penalties=2, n_splits=2)
-    message = f"Expected ranks to be a list .* got a {type(ranks).__name__}. Give a list"
+    message = "Expected ranks to be a list .* got "
     for _ in range(2):
         with pytest.raises(TypeError, match=message):
             search.fit(clients_of("gaussian"))

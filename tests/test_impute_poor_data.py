@@ -168,7 +168,7 @@ def test_tiny_matrices_have_the_mean_of_their_cells(family, shape):
 @pytest.mark.filterwarnings("ignore:Not converged")
 # Cells that nobody saw are far off, if the penalty is nothing beside the counts.
 @pytest.mark.filterwarnings("ignore:The fitted means of")
-@pytest.mark.filterwarnings("ignore:The fitted mean .* in row 0, column 0 is about")
+@pytest.mark.filterwarnings("ignore:The cell in row 0, column 0")
 def test_huge_counts_are_fitted_to_their_totals(scale):
     X = [np.floor(client * scale / 20) for client in CLIENTS]
     imputer = FederatedMatrixImputer(**{**EXACT, "max_iter": 50}).fit(X)
@@ -211,19 +211,19 @@ def test_counts_whose_means_would_overflow_are_refused(fitted):
     )
 
 
-def test_means_that_reach_the_guard_are_said(monkeypatch):
+def test_capped_means_give_a_warning(monkeypatch):
     # No data short of 1e13 make a fit go there: the guard comes down to it.
     monkeypatch.setattr("skfedem._imputer.warnings.MAX_LOG_MEAN", 2.0)
     with pytest.warns(UserWarning, match="cells are above 7.39 and were capped there") as caught:
         imputer = FederatedMatrixImputer(**EXACT).fit(CLIENTS)
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(UserWarning, match="Use a larger penalty or a smaller rank, or if that"):
+    with pytest.warns(UserWarning, match="use a larger penalty or a smaller rank"):
         imputer.fitted_mean()
     with pytest.warns(UserWarning, match="capped there"):
         imputer.transform(STACKED)
     monkeypatch.undo()
     imputer.intercept_ = 800.0  # exp of it is inf
-    with pytest.warns(UserWarning, match="of 96 of 96 cells, up to 1.07e.*, where they are capped"):
+    with pytest.warns(UserWarning, match="of 96 of 96 cells, up to 1.07e"):
         assert np.isfinite(imputer.fitted_mean()).all()
 
 
@@ -240,7 +240,7 @@ def test_steps_stay_in_range_where_nothing_curves(step_size, n_rounds):
     assert 0 <= imputer.objective_ < 1e-90
 
 
-def test_means_far_above_all_that_was_observed_are_said():
+def test_extrapolated_means_give_a_warning():
     # Two sites that were never seen in the months in which others had many.
     rng = np.random.default_rng(0)
     site, month = np.array([3.0, 0, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1.0, 2.0])
@@ -256,7 +256,6 @@ def test_means_far_above_all_that_was_observed_are_said():
     # ... but of one that gives the first site an effect of the size of a colony.
     imputer.row_effects_ = imputer.row_effects_ + np.array([9.0, 0, 0, 0, 0, 0])
     says = r"means of 6 of 36 cells, up to .*, are more than 100 times the largest fitted"
-    says += ".* Use a larger penalty, or if that changes little a larger effects_penalty. "
     for ask in (imputer.fitted_mean, lambda: imputer.transform([counts])):
         with pytest.warns(UserWarning, match=says) as caught:
             ask()
@@ -290,12 +289,12 @@ def test_integers_and_booleans_are_the_numbers_they_are():
 
 
 @pytest.mark.parametrize(("offset", "warns"), [(900.0, False), (-1100.0, True)])
-def test_cells_far_from_0_are_told_without_effects(offset, warns):
+def test_large_offset_without_effects_gives_a_warning(offset, warns):
     values = np.random.default_rng(0).normal(size=(30, 8))
     values[0, 0] = np.nan
     centred = (values - np.nanmean(values)) / np.nanstd(values)
     imputer = FederatedMatrixImputer(2, effects="none", max_iter=1)
-    says = r".* have mean -1\.1e\+03 and standard deviation 1\. .* Subtract the mean, or"
+    says = r".* have mean -1\.1e\+03 and standard deviation 1,"
     # With effects, it is nothing to speak of.
     for effects, is_told in (("none", warns), ("both", False)):
         said = said_by(imputer.set_params(effects=effects).fit, centred + offset)
@@ -315,7 +314,7 @@ def test_equal_cells_and_counts_are_not_far_from_0():
 
 
 @pytest.mark.parametrize("count", [1e4, 1e8])
-def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
+def test_huge_count_that_slows_convergence_gives_a_warning(count):
     rng = np.random.default_rng(1)
     counts = rng.poisson(5, (10, 8)).astype(float)
     counts[counts > 7] = NAN
@@ -326,9 +325,7 @@ def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
         return
     imputer.set_params(max_iter=300)
     # On its way still, which it says as well: the optimum is at 210 nats.
-    says = (
-        r"in row 3, column 4 is about .* far from the optimum\. Raise max_iter, not tol\. Check the"
-    )
+    says = r"The cell in row 3, column 4 has .* curvature of other cells"
     with pytest.warns(ConvergenceWarning, match="300 rounds"), pytest.warns(match=says):
         imputer.fit(counts)
     assert imputer.objective_ > 1000
@@ -337,7 +334,7 @@ def test_a_huge_count_is_told_where_it_holds_the_others_up(count):
         pd.DataFrame(np.minimum(counts, 9), [f"a{k}" for k in range(10)], months),
         pd.DataFrame(counts, [f"b{k}" for k in range(10)], months),
     ]
-    says = r"in row 3 \('b3'\), column 4 \('m4'\) of client 1 is about"
+    says = r"in row 3 \('b3'\), column 4 \('m4'\) of client 1 has"
     with pytest.warns(ConvergenceWarning, match="300 rounds"), pytest.warns(match=says):
         imputer.set_params(rows="disjoint").fit(tables)
 
@@ -361,25 +358,21 @@ def fit_with_a_flock(flock, **parameters):
     ids=lambda parameters: next(iter(parameters)),
 )
 @pytest.mark.slow
-def test_a_large_flock_is_told_where_rounds_have_no_momentum(parameters):
-    says = (
-        r"in row 49, column 14 is about .* Raise max_iter, not tol, or fit in exact rounds .* log1p"
-    )
-    with pytest.warns(UserWarning, match=says):
+def test_large_count_gives_a_warning_without_momentum(parameters):
+    with pytest.warns(UserWarning, match="The cell in row 49, column 14 has"):
         fit_with_a_flock(10_000, **parameters, tol=1e-2)
     fit_with_a_flock(1_000, **parameters, tol=1e-2)  # warns nothing
 
 
-def test_a_large_flock_is_no_matter_where_rounds_have_momentum():
+def test_large_count_gives_no_warning_with_momentum():
     fit_with_a_flock(10_000, tol=1e-4)  # warns nothing
-    says = r"short of the optimum\. Compare .* smaller tol\. Check the counts of this row"
-    with pytest.warns(UserWarning, match=says):
+    with pytest.warns(UserWarning, match="The cell in row 49, column 14 has"):
         fit_with_a_flock(100_000, tol=1e-4)
 
 
 @pytest.mark.parametrize("n_times", [1_000, 100_000])
 @pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
-def test_a_cell_observed_beyond_all_others_is_told(family, n_times):
+def test_frequently_observed_cell_gives_a_warning(family, n_times):
     rng = np.random.default_rng(0)
     once = np.column_stack([*np.divmod(np.arange(240), 12), rng.random(240) < 0.5])
     often = np.column_stack([np.full((n_times, 2), [7, 3]), rng.random(n_times) < 0.3])
@@ -393,7 +386,7 @@ def test_a_cell_observed_beyond_all_others_is_told(family, n_times):
         # Nor do random rounds, whose steps follow the curvature.
         clone(imputer).set_params(participation=0.9).fit([once, often], shape=(20, 12))
         imputer.set_params(step_size=1.0)
-    says = f"cell in row 7, column 3 weigh about {n_times + 1:,} times as much .* Keep fewer"
+    says = f"cell in row 7, column 3 has {n_times + 1:,} times the curvature"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         with pytest.warns(UserWarning, match=says):
@@ -406,7 +399,7 @@ def test_the_observations_of_a_small_client_may_weigh_too_much():
     alone[3, 4] = 0.5
     imputer = FederatedMatrixImputer(1, penalty=5.0, client_weights="uniform", random_state=0)
     # The one observation counts as all 15,000 of the other client.
-    with pytest.warns(UserWarning, match="row 3, column 4 weigh about 15,001 .*='n_samples'"):
+    with pytest.warns(UserWarning, match="row 3, column 4 has 15,001 times"):
         imputer.fit([rng.normal(size=alone.shape), alone])
 
 
@@ -416,9 +409,7 @@ def test_a_mean_that_was_often_observed_is_compared_with_other_means():
     once = np.column_stack([*np.divmod(np.arange(300), 15), rng.poisson(1.0, 300)])
     often = np.tile([2, 3, 300], (90, 1))
     imputer = FederatedMatrixImputer(2, family="poisson", penalty=5.0, random_state=0)
-    with pytest.warns(
-        UserWarning, match="The fitted mean 297 in row 2, column 3 is about 2[0-9]{2} "
-    ):
+    with pytest.warns(UserWarning, match="row 2, column 3 has [0-9,]* times the curvature"):
         imputer.fit([np.concatenate([once, often])], shape=(20, 15))
 
 
@@ -450,7 +441,7 @@ def test_means_are_compared_with_the_largest_that_their_own_row_shows():
     [
         ([[810.0, 1.0]], [800.0], ["1 of 2 cells are above 1.07e"]),
         ([[800.0, 799.0], [20, 1]], [799.0, 1.0], ["2 of 4 cells are above", "up to 4.85e+08,"]),
-        ([[800.0, 1.0]], [1.0], ["up to 1.07e+13, where they are capped, are more than 100"]),
+        ([[800.0, 1.0]], [1.0], ["up to 1.07e+13, are more than 100"]),
         ([[2.0, 1.0]], [1.0], []),
     ],
 )

@@ -34,6 +34,7 @@ PUBLIC = (
     "skfedem._federation",
     "skfedem._imputer.fitted",
     "skfedem._mixture.fitted",
+    "skfedem._penalty_search.fitted_search",
     "skfedem._random",
     "skfedem.compression",
     "skfedem.datasets",
@@ -130,7 +131,7 @@ CALLED = ("compression", "datasets", "inspection", "participation", "preprocessi
 
 def test_everything_that_users_call_says_what_it_raises():
     called = re.compile(
-        rf"skfedem\.([A-Z]|_(mixture|imputer)\.fitted\.[A-Z]|({'|'.join(CALLED)})\.)"
+        rf"skfedem\.([A-Z]|_(mixture|imputer)\.fitted\.[A-Z]|_penalty_search\.fitted_search\.[A-Z]|({'|'.join(CALLED)})\.)"
     )
     documents = {
         name: inspect.getdoc(function) or ""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain, islice, product
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -18,17 +17,15 @@ from .._messages import Advice, collect_warnings, error_context
 from .._parallel import n_workers, single_threaded_libraries
 from .._parameters import is_auto
 from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
+from ..impute import FederatedMatrixImputer
 from ..models.matrix.start import cell_federation, low_rank_model, start_run
 from ..models.matrix.theta import zero_low_rank
 from ..models.matrix.thresholding import threshold_singular_values
-from .held_out import Triplets, split_cells
+from .held_out import Split, split_cells
+from .penalty_grid import Grid
 
-if TYPE_CHECKING:
-    from ..impute import FederatedMatrixImputer
-
-# An imputer with the penalties of its path, and a fold's observations for training and for testing.
-_Plan = tuple["FederatedMatrixImputer", FloatArray]
-_Split = tuple[Triplets, Triplets]
+# An imputer with the penalties of its path.
+_Plan = tuple[FederatedMatrixImputer, FloatArray]
 _Patience = int | Literal["auto"] | None
 
 # Relative rounding errors: of differences between the scores of trials, and of the scores
@@ -49,12 +46,12 @@ def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
     federation = cell_federation(cells, imputer.client_weights)
     base_measures = cells.log_base_measure[cells.observers]
     model = low_rank_model(imputer, federation, cells.shape, base_measures)
-    every = np.arange(federation.n_clients)
+    clients = np.arange(federation.n_clients)
     parameters = start_run(model, federation).parameters
-    residuals = model.all_rows(federation, parameters, every).statistics
+    residuals = model.all_rows(federation, parameters, clients).statistics
     field = weighted_sum(model.vectors(federation), federation.weights, residuals)
-    pull = model.pooled.support.matrix(model.scale * field)
-    low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), pull, 0.0, 1)
+    matrix = model.pooled.support.matrix(model.scale * field)
+    low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), matrix, 0.0, 1)
     return float(low_rank.singular_values.sum())
 
 
@@ -86,85 +83,6 @@ class Trial(NamedTuple):
         return float(self.scores.mean())
 
 
-def follow_paths(
-    plans: list[_Plan],
-    cells: CellData,
-    folds: IntArray,
-    patience: _Patience,
-    *,
-    n_jobs: int | None,
-    verbose: int,
-) -> list[Trial]:
-    """Trials of several paths, in order.
-
-    A path ends when ``patience`` consecutive penalties have not improved on its best score. Each
-    process follows one path while there are enough paths for all processes; for the remaining
-    paths, the folds are fitted in parallel.
-
-    Parameters
-    ----------
-    plans : list of (imputer, penalties)
-        Imputers with ``warm_start=True``; decreasing penalties.
-    cells : CellData
-        With its observations.
-    folds : ndarray of int, shape (n_cells,)
-    patience : int, "auto" or None
-    n_jobs : int or None
-        Number of processes, as in joblib.
-    verbose : int
-
-    Returns
-    -------
-    trials : list of Trial
-    """
-    n_jobs = n_workers(n_jobs, prefer="processes")
-    # The limit encloses all fits: in threads, the end of one would lift the limit for others.
-    with single_threaded_libraries():
-        if n_jobs == 1:
-            return _one_after_another(plans, cells, folds, patience, verbose)
-        return _in_processes(plans, cells, folds, patience, n_jobs, verbose)
-
-
-def _one_after_another(
-    plans: list[_Plan], cells: CellData, folds: IntArray, patience: _Patience, verbose: int
-) -> list[Trial]:
-    """Trials of paths in one process, which takes less memory than following them together."""
-    splits, sequential = _splits(cells, folds), Parallel(n_jobs=1)
-    found = [trials_together([plan], splits, patience, sequential, verbose) for plan in plans]
-    return list(chain.from_iterable(found))
-
-
-def _in_processes(
-    plans: list[_Plan],
-    cells: CellData,
-    folds: IntArray,
-    patience: _Patience,
-    n_jobs: int,
-    verbose: int,
-) -> list[Trial]:
-    """Trials of paths: one path for each process at a time, and the folds of the remaining ones."""
-    n_whole = len(plans) // n_jobs * n_jobs
-    # Arrays are not memory-mapped, because the next fit modifies those of the previous one.
-    with Parallel(n_jobs, batch_size=1, max_nbytes=None) as parallel:
-        # Each process splits the cells: splits contain every cell once per fold.
-        found = parallel(
-            delayed(_one_after_another)([plan], cells, folds, patience, verbose=0)
-            for plan in plans[:n_whole]
-        )
-        trials = list(chain.from_iterable(found))
-        if verbose:
-            _print_trials(trials)
-        if n_whole < len(plans):
-            splits = _splits(cells, folds)
-            trials += trials_together(plans[n_whole:], splits, patience, parallel, verbose)
-    return trials
-
-
-def _splits(cells: CellData, folds: IntArray) -> list[_Split]:
-    """Observations without the cells of each fold, and of these alone."""
-    return [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
-
-
 class _Path(NamedTuple):
     """Penalties of a path, its last fit without each fold, and its trials so far."""
 
@@ -173,42 +91,90 @@ class _Path(NamedTuple):
     trials: list[Trial]
 
 
-def trials_together(
-    plans: list[_Plan], splits: list[_Split], patience: _Patience, parallel: Parallel, verbose: int
-) -> list[Trial]:
-    """Trials of paths, as from ``follow_paths``, which advance together step by step.
+def search_grid(
+    imputer: FederatedMatrixImputer,
+    cells: CellData,
+    folds: IntArray,
+    grid: Grid,
+    patience: _Patience,
+    *,
+    n_jobs: int | None,
+    verbose: int,
+) -> tuple[list[Trial], dict[float, float]]:
+    """Trials of all paths, and the largest penalty for each penalty on the effects.
 
-    ``splits`` are pairs (training, held_out) of triplets.
+    A path ends when ``patience`` consecutive penalties have not improved on its best score. As many
+    paths as there are processes advance together, one penalty at a time, each without each fold.
+
+    Parameters
+    ----------
+    imputer : FederatedMatrixImputer
+        With ``warm_start=True``.
+    cells : CellData
+        With its observations.
+    folds : ndarray of int, shape (n_cells,)
+    grid : Grid
+    patience : int, "auto" or None
+    n_jobs : int or None
+        Number of processes, as in joblib.
+    verbose : int
     """
+    # The cells are numbered by common sites already, and these histories are not shown.
+    imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
+    n_jobs = n_workers(n_jobs, prefer="processes")
+    splits = [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
+    trials, largest, ridges = [], {}, grid.ridges
+    # Arrays are not memory-mapped, because the next fit modifies those of the previous one. The
+    # limit encloses all fits: in threads, the end of one would lift the limit for others.
+    parallel = Parallel(n_jobs, batch_size=1, max_nbytes=None)
+    with single_threaded_libraries(), parallel:
+        while ridges:
+            plans = []
+            for rank, ridge in product(grid.ranks, ridges):
+                first = clone(imputer).set_params(rank=rank, effects_penalty=ridge)
+                if ridge not in largest:
+                    largest[ridge] = largest_penalty(first, cells)
+                plans.append((first, grid.path(largest[ridge])))
+            for start in range(0, len(plans), n_jobs):
+                group = plans[start : start + n_jobs]
+                trials += advance_together(group, splits, patience, parallel, verbose)
+            ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)].effects_penalty)
+    return trials, largest
+
+
+def advance_together(
+    plans: list[_Plan], splits: list[Split], patience: _Patience, parallel: Parallel, verbose: int
+) -> list[Trial]:
+    """Trials of paths, which advance together, penalty by penalty."""
     paths = [_Path(penalties, [clone(start) for _ in splits], []) for start, penalties in plans]
-    while going := [path for path in paths if _goes_on(path, patience)]:
-        found = parallel(
-            delayed(_fit_fold)(fit, path.penalties[len(path.trials)], fold, split)
-            for path in going
-            for fold, (fit, split) in enumerate(zip(path.fits, splits, strict=True))
+    while active := [path for path in paths if _is_active(path, patience)]:
+        fitted = iter(
+            parallel(
+                delayed(_fit_and_score)(fit, path.penalties[len(path.trials)], fold, split)
+                for path in active
+                for fold, (fit, split) in enumerate(zip(path.fits, splits, strict=True))
+            )
         )
-        of_folds = iter(found)
-        for path in going:
-            path.fits[:], scores = zip(*islice(of_folds, len(splits)), strict=True)
-            path.trials.append(_trial(path.fits, scores))
+        for path in active:
+            path.fits[:], scores = zip(*islice(fitted, len(splits)), strict=True)
+            path.trials.append(_trial(path.fits, np.array(scores)))
             if verbose:
-                _print_trials(path.trials[-1:])
+                _print(path.trials[-1])
     return list(chain.from_iterable(path.trials for path in paths))
 
 
-def _print_trials(trials: list[Trial]) -> None:
-    for trial in trials:
-        print(
-            f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
-            f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
-        )
+def _print(trial: Trial) -> None:
+    print(
+        f"  Rank {trial.rank}, penalty {trial.penalty:.4g}, effects_penalty "
+        f"{trial.effects_penalty:.4g}: held-out log-likelihood {trial.score:.6g}"
+    )
 
 
-def _fit_fold(
-    imputer: FederatedMatrixImputer, penalty: float, fold: int, split: _Split
+def _fit_and_score(
+    imputer: FederatedMatrixImputer, penalty: float, fold: int, split: Split
 ) -> tuple[FederatedMatrixImputer, float]:
     """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
-    (table, clients, shape), held_out = split
+    table, clients, shape = split.train
     # Worker processes do not inherit the suppressed warnings and the limit of threads.
     with (
         collect_warnings(),
@@ -216,16 +182,16 @@ def _fit_fold(
         error_context(f"Without the cells of fold {fold}"),
     ):
         _fit_step(imputer, float(penalty), table, clients=clients, shape=shape)
-        return imputer, imputer.score(held_out.table)
+        return imputer, imputer.score(split.test.table)
 
 
-def _trial(fits: list[FederatedMatrixImputer], scores: Sequence[float]) -> Trial:
+def _trial(fits: list[FederatedMatrixImputer], scores: FloatArray) -> Trial:
     """Trial from the fits without each of the folds."""
     return Trial(
         rank=fits[0].rank,
         effects_penalty=fits[0].effects_penalty,
         penalty=fits[0].penalty,
-        scores=np.array(scores),
+        scores=scores,
         n_iter=np.array([fit.n_iter_ for fit in fits]),
         n_factors=np.array([len(fit.singular_values_) for fit in fits]),
         converged=np.array([fit.converged_ for fit in fits]),
@@ -233,7 +199,7 @@ def _trial(fits: list[FederatedMatrixImputer], scores: Sequence[float]) -> Trial
     )
 
 
-def _goes_on(path: _Path, patience: _Patience) -> bool:
+def _is_active(path: _Path, patience: _Patience) -> bool:
     """Whether a path continues after its trials so far.
 
     Trials with a low-rank part of 0 in all fits do not count: they are equal, and there may be many
@@ -261,7 +227,10 @@ def refit(
     # If warnings are errors, they must not discard the search.
     with collect_warnings() as advice:
         try:
-            _fit_steps(imputer, path[path > best.penalty], X, **data)
+            imputer.set_params(eval_every=None, verbose=0)
+            with collect_warnings():
+                for penalty in path[path > best.penalty].tolist():
+                    _fit_step(imputer, penalty, X, **data)
             imputer.set_params(**last).fit(X, **data)
         except KeyboardInterrupt:
             imputer.set_params(**(last | {"max_iter": 0})).fit(X, **data)
@@ -270,16 +239,6 @@ def refit(
     imputer.set_params(warm_start=False)
     imputer._memory = None  # not needed any more
     return advice
-
-
-def _fit_steps(
-    imputer: FederatedMatrixImputer, penalties: FloatArray, X: MatricesLike, **data: Any
-) -> None:
-    """Fit the steps of a path before its last one, without warnings, output and evaluations."""
-    imputer.set_params(eval_every=None, verbose=0)
-    with collect_warnings():
-        for penalty in penalties.tolist():
-            _fit_step(imputer, penalty, X, **data)
 
 
 def _fit_step(
@@ -293,10 +252,10 @@ def _fit_step(
 
 def index_of_best(trials: list[Trial]) -> int:
     """Index of the best trial; the first of those that tie up to rounding."""
-    return int(np.argmin(_places(np.array([trial.score for trial in trials]))))
+    return int(np.argmin(_ranking(np.array([trial.score for trial in trials]))))
 
 
-def tabulated(trials: list[Trial]) -> dict[str, Any]:
+def cv_results_of(trials: list[Trial]) -> dict[str, Any]:
     """``cv_results_``, with names as in scikit-learn's GridSearchCV."""
     scores = np.array([trial.scores for trial in trials])
     mean_scores = scores.mean(axis=1)
@@ -308,8 +267,8 @@ def tabulated(trials: list[Trial]) -> dict[str, Any]:
         "param_penalty": np.array([trial.penalty for trial in trials]),
         **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
         "mean_test_score": mean_scores,
-        "std_test_score": _deviations(scores),
-        "rank_test_score": _places(mean_scores),
+        "std_test_score": scores.std(axis=1),
+        "rank_test_score": _ranking(mean_scores),
         "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
         "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
         "n_converged": np.array([trial.converged.sum() for trial in trials]),
@@ -317,7 +276,7 @@ def tabulated(trials: list[Trial]) -> dict[str, Any]:
     }
 
 
-def _places(scores: FloatArray) -> NDArray[np.int32]:
+def _ranking(scores: FloatArray) -> NDArray[np.int32]:
     """Ranks, 1 for the best score; scores that tie up to rounding share a rank."""
     sizes = np.abs(scores)
     # For small cells, scores mainly consist of the constant of the density, equal in all trials.
@@ -325,9 +284,3 @@ def _places(scores: FloatArray) -> NDArray[np.int32]:
     rounding = np.maximum(_ROUNDING * differing, _EPS * sizes)
     is_better = scores - scores[:, None] > rounding[:, None]
     return (1 + is_better.sum(axis=1)).astype(np.int32)
-
-
-def _deviations(scores: FloatArray) -> FloatArray:
-    """Standard deviation of each row, without overflow of squares."""
-    sizes = np.maximum(np.abs(scores).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    return sizes[:, 0] * (scores / sizes).std(axis=1)

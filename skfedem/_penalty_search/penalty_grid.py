@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MappingView
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +14,8 @@ from .._parameters import check_choice, check_number, is_auto, python_number
 from .._typing import EffectsName, FloatArray
 from ..models.matrix.main_effects import EFFECTS
 
-if TYPE_CHECKING:
-    from .penalty_path import Trial
-
 # Penalties on the effects. Counts of flocks, with variances of 4 to 2,000 times the mean, were
-# predicted best with 10 to 10,000, roughly in proportion.
+# predicted best with 10 to 10,000, roughly in proportion (examples/benchmarks/effects_penalty.py).
 _FIRST_RIDGES = (0.1, 1.0)
 _LARGEST_RIDGE = 1e5
 
@@ -54,10 +51,10 @@ class Grid(NamedTuple):
             return np.zeros(1)
         return np.geomspace(largest, self.eps * largest, self.penalties)
 
-    def larger_ridges(self, largest: float, best: Trial) -> list[float]:
+    def larger_ridges(self, largest: float, best: float) -> list[float]:
         """Further ridges to try: ten times the largest one, if that is the best."""
-        goes_on = self.is_open and largest < _LARGEST_RIDGE and best.effects_penalty == largest
-        return [10 * largest] if goes_on else []
+        is_extended = self.is_open and best == largest < _LARGEST_RIDGE
+        return [10 * largest] if is_extended else []
 
 
 def checked_grid(
@@ -67,12 +64,7 @@ def checked_grid(
     effects_penalties: ArrayLike | Literal["auto"],
     effects: EffectsName,
 ) -> Grid:
-    """Grid of a search's parameters of these names.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Grid of a search's parameters of these names; raise TypeError or ValueError."""
     ranks = _checked_ranks(ranks)
     if isinstance(penalties, Real):
         hint = "How many penalties, or an array of them."
@@ -80,13 +72,12 @@ def checked_grid(
         hint = "The smallest penalty is eps times the largest; or give them as an array."
         check_number("eps", eps, low=0, low_open=True, high=1, high_open=True, hint=hint)
     else:
-        array = _checked_penalties("penalties", penalties, "how many there are, or a list")
-        penalties = np.unique(array)[::-1]
+        penalties = np.unique(_checked_penalties("penalties", penalties))[::-1]
     is_open = is_auto(effects_penalties)
     if is_open:
         ridges = list(_FIRST_RIDGES)
     else:
-        array = _checked_penalties("effects_penalties", effects_penalties, '"auto", or a list')
+        array = _checked_penalties("effects_penalties", effects_penalties)
         ridges = list(dict.fromkeys(array.tolist()))
     check_choice("effects", effects, EFFECTS)
     if effects == "none":
@@ -94,38 +85,32 @@ def checked_grid(
     return Grid(ranks, penalties, eps, ridges, is_open)
 
 
-def _checked_ranks(ranks: object) -> list[int | None]:
-    """Distinct bounds on the rank, as a list."""
-    expected = "Expected ranks to be a list of integers >= 1, or None for no bound"
-    if isinstance(ranks, str) or not np.iterable(ranks):
-        raise TypeError(
-            f"{expected}, got {repr_of(ranks)}. Give [2] or [None], say, for a single one."
+def _checked_ranks(ranks: Any) -> list[int | None]:
+    """Distinct bounds on the rank; not from an iterator, which clone cannot copy."""
+    is_list = np.iterable(ranks) and not isinstance(ranks, str | Iterator | MappingView)
+    if not is_list or not len(ranks := list(ranks)):
+        raise (ValueError if is_list else TypeError)(
+            "Expected ranks to be a list of integers >= 1, or None for no bound, got "
+            f"{repr_of(ranks)}. Give (None,) to choose the penalty only."
         )
-    if isinstance(ranks, Iterator | MappingView):  # which clone cannot copy
-        raise TypeError(f"{expected}, got a {type(ranks).__name__}. Give a list.")
-    ranks = list(ranks)
-    if not ranks:
-        raise ValueError(f"{expected}, got none. Give (None,) to choose the penalty only.")
     for rank in ranks:
         if rank is not None:
             check_number("each of ranks", rank, kind=Integral, low=1, hint="Use None for no bound.")
     return list(dict.fromkeys(python_number(rank) for rank in ranks))
 
 
-def _checked_penalties(name: str, penalties: object, what: str) -> FloatArray:
-    """Penalties as an array; ``what`` describes them in error messages."""
-    expected = f"Expected {name} to be {what} of finite numbers >= 0"
+def _checked_penalties(name: str, penalties: object) -> FloatArray:
+    """Penalties as an array."""
+    message = (
+        f"Expected {name} to be a list of finite numbers >= 0, got {repr_of(penalties)}. Give a "
+        "list of at least one."
+    )
     try:
         array = np.asarray(penalties, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        hint = " Give a list." if np.iterable(penalties) and not isinstance(penalties, str) else ""
-        raise TypeError(f"{expected}, got {repr_of(penalties)}.{hint}") from error
+        raise TypeError(message) from error
     if array.ndim != 1:
-        is_one = isinstance(penalties, int | float) and 0 <= penalties < np.inf
-        hint = f" Give [{repr_of(penalties)}] for a single one." if is_one else ""
-        raise TypeError(f"{expected}, got {repr_of(penalties)}.{hint}")
-    if not (np.isfinite(array) & (array >= 0)).all():
-        raise ValueError(f"{expected}, got {repr_of(penalties)}.")
-    if not len(array):
-        raise ValueError(f"{expected}, got none. Give at least one.")
+        raise TypeError(message)
+    if not len(array) or not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError(message)
     return array
