@@ -23,7 +23,7 @@ from skfedem._client_vectors import weighted_sum
 from skfedem._federation import Federation, offsets_of
 from skfedem._input.cells import check_cells
 from skfedem.compression import BlockQuantizer, Dithering, RandK
-from skfedem.models.matrix import proximal
+from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
 from skfedem.models.matrix.main_effects import Effects, Margins, Pooled
 from skfedem.models.matrix.proximal import (
@@ -327,8 +327,8 @@ def test_entries_of_a_product_are_the_same_however_many_are_gathered_at_once(
     rng = np.random.default_rng(0)
     left, right = (rng.normal(size=(n, 3)).copy(order) for n in SHAPE)
     rows, columns = (rng.integers(n, size=50).astype(np.int32) for n in SHAPE)
-    monkeypatch.setattr("skfedem.models.matrix.theta._MOST_ENTRIES", most_entries)
-    monkeypatch.setattr("skfedem.models.matrix.theta._GATHERED", gathered)
+    sizes = theta._SIZES._replace(dense_entries=most_entries, gathered=gathered)
+    monkeypatch.setattr(theta, "_SIZES", sizes)
     found = products(left, right, rows, columns)
     assert_allclose(found, (left @ right.T)[rows, columns], rtol=0, atol=1e-14)
 

@@ -204,7 +204,7 @@ def test_without_a_factor_conjugate_gradients_solve_the_same_equations(monkeypat
 def test_small_matrices_take_the_steps_of_large_ones(monkeypatch, family):
     data = observations(family, overlap=True)
     small = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
-    monkeypatch.setattr(main_effects, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(main_effects, "_SIZES", main_effects.Sizes(dense_entries=0))
     large = fitted(problem_of(data, family), max_iter=20).server.statistics.iterate
     # Conjugate gradients leave 1e-6 of a direction, of which the next step leaves the square.
     assert_allclose(small.theta, large.theta, rtol=0, atol=1e-8)
@@ -224,6 +224,6 @@ def test_margins_are_the_same_to_the_bit_however_many_cells_there_are(monkeypatc
     support = problem_of(observations("gaussian", overlap=False), "gaussian").model.pooled.support
     values = np.random.default_rng(0).standard_normal(len(support.counts))
     few = support.margins(values)
-    monkeypatch.setattr(main_effects, "_FEW_CELLS", 0)
+    monkeypatch.setattr(main_effects, "_SIZES", main_effects.Sizes(bincount_cells=0))
     for sums, want in zip(few, support.margins(values), strict=True):
         assert_array_equal(sums, want)

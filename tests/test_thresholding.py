@@ -78,8 +78,8 @@ def test_a_large_rank_is_followed_with_room_for_a_quarter_more_than_is_kept(n_ab
     found, _ = threshold_singular_values(none, matrix, 1.0, 100, block)
     assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-12)
     # Less room than is needed grows, and rounds that follow find all.
-    block = thresholding.block_to_find(none, 100)
-    assert block.shape == (0, 37) and thresholding.block_to_find(none, 20).shape == (0, 25)
+    block = thresholding.unset_block(none, 100)
+    assert block.shape == (0, 37) and thresholding.unset_block(none, 20).shape == (0, 25)
     for _ in range(10):
         found, block = threshold_singular_values(none, matrix, 1.0, 100, block)
     assert_allclose(found.singular_values, np.ones(n_above), rtol=1e-9)
@@ -87,7 +87,7 @@ def test_a_large_rank_is_followed_with_room_for_a_quarter_more_than_is_kept(n_ab
 
 def test_while_all_directions_are_kept_there_is_room_for_a_twentieth_more():
     none, matrix = zero_low_rank((120, 100)), np.eye(120, 100)
-    block = thresholding.block_to_find(none, 100)
+    block = thresholding.unset_block(none, 100)
     for n_kept, n_followed in ((37, 38), (43, 45), (50, 52), (57, 59)):
         found, block = threshold_singular_values(none, matrix, 0.5, 100, block)
         assert len(found.singular_values) == n_kept and block.shape[1] == n_followed + 5
@@ -170,14 +170,14 @@ def test_power_iteration_finds_what_has_become_dominant_elsewhere(block):
 def test_lapack_has_no_say_in_the_directions_that_are_stirred():
     generator = np.random.default_rng(0)
     block = orthonormal(generator.standard_normal((40, 5)))
-    stirred = orthonormal(thresholding._with_spares_stirred(block, rank=2))
+    stirred = orthonormal(thresholding._with_noisy_spares(block, rank=2))
     for turn in (np.diag([1.0, -1, 1]), ortho_group.rvs(3, random_state=0)):
         other = np.hstack([-block[:, :2], block[:, 2:] @ turn])
-        again = orthonormal(thresholding._with_spares_stirred(other, rank=2))
+        again = orthonormal(thresholding._with_noisy_spares(other, rank=2))
         assert_allclose(again @ again.T, stirred @ stirred.T, atol=1e-13)
     # By a hundredth, times how far noise of three columns in 35 directions may reach, 1.2.
     assert 5e-3 < np.linalg.norm(stirred @ stirred.T - block @ block.T, 2) < 0.02
-    assert_array_equal(thresholding._with_spares_stirred(block, rank=5), block)  # no spares
+    assert_array_equal(thresholding._with_noisy_spares(block, rank=5), block)  # no spares
 
 
 @pytest.mark.parametrize("n_found", [2, 4, 6])

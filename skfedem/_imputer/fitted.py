@@ -30,7 +30,7 @@ from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Transform
 from ..models.matrix.families import FAMILIES, Family
 from ..models.matrix.main_effects import LEAST_PENALTY, Effects
 from ..models.matrix.row_regression import fit_rows
-from ..models.matrix.theta import LowRank, Theta, at, dense, in_parts, relative_cells
+from ..models.matrix.theta import LowRank, Theta, at, dense, relative_cells, row_blocks
 from .warnings import warn_of_means
 
 _Form = Literal["rows", "sites", "triplets"]
@@ -209,7 +209,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Turn θ into means, in place; ``largest`` is the largest observed θ for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
-        for own in in_parts(theta):
+        for own in row_blocks(theta):
             theta[own] = self._family().mean(theta[own])
         return theta
 

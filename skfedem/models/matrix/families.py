@@ -23,7 +23,7 @@ LARGEST_COUNT = 1e13
 """Largest Poisson observation, whose most likely mean is below the limit."""
 
 # e^x - x - 1 < x² up to 1.79.
-_SMALL_CHANGE = 1.5
+_WHOLE_STEP = 1.5
 
 
 # Of an array, or of a single number.
@@ -216,5 +216,5 @@ def safe_share(family: Family, change: FloatArray) -> FloatArray:
     .. [1] F. Bach, "Self-concordant analysis for logistic regression", Electronic Journal of
        Statistics 4, 2010.
     """
-    change = np.maximum(family.log_variance_slope * change, _SMALL_CHANGE)
-    return np.maximum(np.log1p(change), _SMALL_CHANGE) / change
+    change = np.maximum(family.log_variance_slope * change, _WHOLE_STEP)
+    return np.maximum(np.log1p(change), _WHOLE_STEP) / change

@@ -16,11 +16,11 @@ from ..._parameters import is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, StepSize
 from .._base import Start
 from .families import FAMILIES
-from .low_rank import LowRankModel, Point
+from .low_rank import LowRankModel, ServerIterate
 from .main_effects import Effects, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
 from .theta import Cells, Theta, low_rank_at, relative_cells, zero_low_rank
-from .thresholding import block_to_find
+from .thresholding import unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
 # the curvature at the start allows, because halving it is cheap.
@@ -128,28 +128,28 @@ def start_run(model: LowRankModel, federation: Federation, theta: Theta | None =
     """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
-    effects, low_rank = theta or _mean_alone(pooled)
+    effects, low_rank = theta or _intercept_only(pooled)
     values = low_rank_at(low_rank, support.rows, support.columns)
     iterate = with_optimal_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
     if family.max_variance is None:
         natural_step *= _FIRST_STEP
-    point = Point(
+    point = ServerIterate(
         iterate=iterate,
         previous=iterate,
         momentum=1.0,
         natural_step=natural_step,
         sums=support.counts * family.mean(iterate.theta),
-        block=block_to_find(low_rank, pooled.rank),
+        block=unset_block(low_rank, pooled.rank),
     )
     return Start(
         point,
         model.maximization(point),
-        uplink_bits=_start_bits(federation, support.shape, pooled.effects),
+        uplink_bits=_setup_bits(federation, support.shape, pooled.effects),
     )
 
 
-def _mean_alone(pooled: Pooled) -> Theta:
+def _intercept_only(pooled: Pooled) -> Theta:
     """θ with the mean of all observations as intercept, and everything else 0."""
     family, n_observations = pooled.family, pooled.support.counts.sum()
     # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
@@ -170,12 +170,12 @@ def start_again(
     θ lacks the parts that the model no longer has. ``server`` is the final state of the earlier
     fit; it already knows the cells, so that nothing is sent.
     """
-    if _same_steps(model, before):
+    if _takes_same_steps(model, before):
         return Start(server.statistics, server.parameters)
     return start_run(model, federation, theta)._replace(uplink_bits=0)
 
 
-def _same_steps(one: LowRankModel, other: LowRankModel) -> bool:
+def _takes_same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     """Whether two models of the same observations take the same steps."""
     given: dict[str, Any] = {"support": None, "margins": None, "family": None}
     return (
@@ -185,7 +185,7 @@ def _same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     )
 
 
-def _start_bits(federation: Federation, shape: tuple[int, int], effects: EffectsName) -> int:
+def _setup_bits(federation: Federation, shape: tuple[int, int], effects: EffectsName) -> int:
     """Bits of the first messages: indices of cells, counts in 7-bit bytes, margins as doubles."""
     n_rows, n_columns = shape
     cells = federation.rows

@@ -12,14 +12,29 @@ from ..._input.cells import CellData
 from ..._typing import FloatArray, IntArray
 from .main_effects import Effects
 
-# Numbers of each factor that are gathered at once. They fit into the cache and take less than 128
-# KiB; for more, the C library may request new pages each time, which is much slower.
-_GATHERED = 15_000
-# If this share of a matrix's entries is needed, computing all of them is faster than gathering, up
-# to this number of entries.
-_LARGE_SHARE, _MOST_ENTRIES = 0.1, 2**20
-# Cells of a dense matrix that are computed at once.
-_COMPUTED_TOGETHER = 2**18
+
+class Sizes(NamedTuple):
+    """Sizes for speed, see examples/benchmarks/imputation_speed.py.
+
+    Attributes
+    ----------
+    gathered : int
+        Numbers of each factor that are gathered at once. They fit into the cache and take less than
+        128 KiB; for more, the C library may request new pages each time, which is much slower.
+    dense_share, dense_entries : float, int
+        If this share of a matrix's entries is needed, computing all of them is faster than
+        gathering, up to this number of entries.
+    block_entries : int
+        Entries of a dense matrix that are computed at once.
+    """
+
+    gathered: int = 15_000
+    dense_share: float = 0.1
+    dense_entries: int = 2**20
+    block_entries: int = 2**18
+
+
+_SIZES = Sizes()
 
 
 class Cells(NamedTuple):
@@ -97,11 +112,11 @@ def zero_low_rank(shape: tuple[int, int]) -> LowRank:
 def products(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
     """Entries of ``left @ right.T`` at some cells."""
     n_entries = len(left) * len(right)
-    if n_entries <= _MOST_ENTRIES and len(rows) >= _LARGE_SHARE * n_entries:
+    if n_entries <= _SIZES.dense_entries and len(rows) >= _SIZES.dense_share * n_entries:
         return (left @ right.T)[rows, columns]
     values = np.empty(len(rows))
     left, right = map(np.ascontiguousarray, (left, right))  # or `take` would copy them each time
-    block_cells = 1 + _GATHERED // (1 + left.shape[1])
+    block_cells = 1 + _SIZES.gathered // (1 + left.shape[1])
     for first in range(0, len(rows), block_cells):
         block = slice(first, first + block_cells)
         values[block] = np.einsum(
@@ -127,15 +142,15 @@ def dense(
     effects, low_rank = theta
     scaled = low_rank.left[rows] * low_rank.singular_values
     natural = scaled @ low_rank.right[columns].T
-    of_rows, of_columns = effects.rows[rows], effects.columns[columns]
-    for own in in_parts(natural):
-        natural[own] += of_rows[own, None] + of_columns + effects.intercept
+    row_effects, column_effects = effects.rows[rows], effects.columns[columns]
+    for block in row_blocks(natural):
+        natural[block] += row_effects[block, None] + column_effects + effects.intercept
     return natural
 
 
-def in_parts(matrix: FloatArray) -> list[slice]:
+def row_blocks(matrix: FloatArray) -> list[slice]:
     """Slices of a few rows each, so that temporary arrays are small beside a dense matrix."""
-    n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
+    n_rows = max(1, _SIZES.block_entries // max(1, matrix.shape[1]))
     return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
 
 
@@ -146,8 +161,10 @@ def squared_distance(one: LowRank, other: LowRank) -> float:
     orthonormal columns, and the rest; for nearly equal matrices, expanding the square would lose
     all digits to cancellation.
     """
-    turn = other.right.T @ one.right
-    within = one.left * one.singular_values - other.left @ (other.singular_values[:, None] * turn)
-    beyond = (other.right - one.right @ turn.T) * other.singular_values
+    rotation = other.right.T @ one.right
+    projected = one.left * one.singular_values - other.left @ (
+        other.singular_values[:, None] * rotation
+    )
+    orthogonal = (other.right - one.right @ rotation.T) * other.singular_values
     gram = other.left.T @ other.left
-    return float(np.vdot(within, within) + np.vdot(beyond @ gram, beyond))
+    return float(np.vdot(projected, projected) + np.vdot(orthogonal @ gram, orthogonal))
