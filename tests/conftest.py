@@ -67,7 +67,7 @@ def imputer():
 
 @pytest.fixture(scope="module")
 def fitted():
-    """An imputer of ``test_impute*.py``; ``test_mixture.py`` has a mixture of this name."""
+    """An imputer of ``impute/*.py``; ``test_mixture.py`` has a mixture of this name."""
     return FederatedMatrixImputer(**EXACT).fit(CLIENTS)
 
 

@@ -9,9 +9,9 @@ from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.compression import Identity
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import Effects, Margins, Support
+from skfedem.models.matrix.main_effects import Margins, Support
 from skfedem.models.matrix.start import low_rank_model, start_run
-from skfedem.models.matrix.theta import Cells
+from skfedem.models.matrix.theta import Cells, Effects
 from skfedem.solvers import fedem
 from skfedem.solvers._base import Problem
 from skfedem.solvers._loop import Options, run

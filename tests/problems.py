@@ -24,9 +24,9 @@ from skfedem._parallel import Workers
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import LEAST_PENALTY, Effects
+from skfedem.models.matrix.main_effects import LEAST_PENALTY
 from skfedem.models.matrix.start import low_rank_model, start_run
-from skfedem.models.matrix.theta import Cells, LowRank, Theta
+from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.units import standard_units

@@ -19,6 +19,7 @@ from scipy.sparse.linalg import LinearOperator
 from ..._compat import conjugate_gradients
 from ..._typing import BoolArray, EffectsName, FloatArray, IntArray
 from .families import Family, safe_share
+from .theta import Effects
 
 EFFECTS = get_args(EffectsName)
 
@@ -140,18 +141,6 @@ class Support(NamedTuple):
         return csr_array((values, self.columns, self.row_starts), shape=self.shape)
 
 
-class Effects(NamedTuple):
-    """Intercept, row effects and column effects; the effects sum to 0."""
-
-    intercept: float
-    rows: FloatArray
-    columns: FloatArray
-
-    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """Their sum at some cells."""
-        return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
-
-
 class _EffectsIterate(NamedTuple):
     """Effects, with their θ in the observed cells, ``Σ N ψ(θ)`` and the objective."""
 
@@ -204,22 +193,8 @@ def fit_effects(
 ) -> tuple[Effects, FloatArray, FloatArray | None]:
     """Minimise ``Σ N ψ(θ) - Σ y (effects) + ridge`` by Newton's method with step halving.
 
-    Parameters
-    ----------
-    pooled : Pooled
-    low_rank_values : ndarray of shape (n_cells,)
-        Low-rank part in the observed cells.
-    start : Effects
-    factor : ndarray or None
-        Cholesky factor from the last call, for speed.
-
-    Returns
-    -------
-    effects : Effects
-    theta : ndarray of shape (n_cells,)
-        θ in the observed cells.
-    factor : ndarray or None
-        Cholesky factor for the next call.
+    Returns the effects, θ in the observed cells, and the Cholesky factor for the next call, which
+    speeds it up. ``low_rank_values`` is the low-rank part in the observed cells.
     """
     support = pooled.support
     if pooled.effects == "none":
@@ -386,10 +361,7 @@ def _column_factor(
 
 
 def _solve(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve equations, given their Cholesky factor.
-
-    SciPy's cho_solve takes several times as long for few equations.
-    """
+    """Solve equations, given their Cholesky factor; cho_solve is slower for few equations."""
     return lapack.dpotrs(factor, right)[0]
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._typing import FloatArray
-from .main_effects import Effects, Pooled, fit_effects, ridge
-from .theta import LowRank, low_rank_at, squared_distance
+from .main_effects import Pooled, fit_effects, ridge
+from .theta import Effects, LowRank, low_rank_at, squared_distance
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60

@@ -17,9 +17,9 @@ from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntAr
 from .._base import Start
 from .families import FAMILIES
 from .low_rank import LowRankModel, ServerIterate
-from .main_effects import Effects, Pooled, Support
+from .main_effects import Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
-from .theta import Cells, Theta, low_rank_at, relative_cells, zero_low_rank
+from .theta import Cells, Effects, Theta, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ..._cells import distinct_cells
 from ..._input.cells import CellData
 from ..._typing import FloatArray, IntArray
-from .main_effects import Effects
 
 
 class Sizes(NamedTuple):
@@ -65,6 +64,18 @@ class Cells(NamedTuple):
     def with_positions(self, n_columns: int) -> Cells:
         """The cells of all clients, with their positions."""
         return self._replace(positions=distinct_cells(self.rows, self.columns, n_columns)[2])
+
+
+class Effects(NamedTuple):
+    """Intercept, row effects and column effects; the effects sum to 0."""
+
+    intercept: float
+    rows: FloatArray
+    columns: FloatArray
+
+    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """Their sum at some cells."""
+        return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
 
 class LowRank(NamedTuple):

@@ -25,7 +25,7 @@ from skfedem._input.cells import check_cells
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import Effects, Margins, Pooled
+from skfedem.models.matrix.main_effects import Margins, Pooled
 from skfedem.models.matrix.proximal import (
     Iterate,
     _above_tangent,
@@ -37,6 +37,7 @@ from skfedem.models.matrix.proximal import (
 from skfedem.models.matrix.start import cell_federation, low_rank_model, start_run
 from skfedem.models.matrix.theta import (
     Cells,
+    Effects,
     LowRank,
     Theta,
     at,
