@@ -48,14 +48,7 @@ def check_minibatches_without_folds(
 class Triplets(NamedTuple):
     """Observations as ``FederatedMatrixImputer.fit`` takes them.
 
-    Attributes
-    ----------
-    table : ndarray of shape (n_observations, 3)
-        Site, month, value.
-    clients : ndarray of int, shape (n_observations,)
-        Increasing positions of the clients.
-    shape : tuple of int
-        (J, L).
+    ``table`` of shape (n_observations, 3) has site, month and value, ``clients`` their client.
     """
 
     table: FloatArray

@@ -23,18 +23,8 @@ _LARGEST_RIDGE = 1e5
 class Grid(NamedTuple):
     """Ranks, paths of penalties, and penalties on the effects ("ridges").
 
-    Attributes
-    ----------
-    ranks : list of (int or None)
-        Distinct bounds on the rank.
-    penalties : int or ndarray
-        Number of penalties on a path, or the path itself.
-    eps : float
-        Ratio of the last to the first penalty of a path, if ``penalties`` is a number.
-    ridges : list of float
-        Distinct initial penalties on the effects.
-    is_open : bool
-        Whether larger ridges may be added.
+    ``penalties`` is their number, with ``eps`` the ratio of the last to the first, or the path
+    itself; ``is_open`` says whether larger ridges may be added.
     """
 
     ranks: list[int | None]

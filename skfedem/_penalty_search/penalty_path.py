@@ -58,14 +58,7 @@ def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
 class Trial(NamedTuple):
     """Results for a rank and two penalties; arrays have one entry per fold.
 
-    Attributes
-    ----------
-    rank : int or None
-    effects_penalty, penalty : float
-    scores : ndarray
-        Mean log-likelihood per held-out observation; nats.
-    n_iter, n_factors, converged, uplink_bits : ndarray
-        Results of the fits.
+    ``scores`` are mean log-likelihoods per held-out observation, in nats.
     """
 
     rank: int | None
@@ -104,20 +97,8 @@ def search_grid(
     """Trials of all paths, and the largest penalty for each penalty on the effects.
 
     A path ends when ``patience`` consecutive penalties have not improved on its best score. As many
-    paths as there are processes advance together, one penalty at a time, each without each fold.
-
-    Parameters
-    ----------
-    imputer : FederatedMatrixImputer
-        With ``warm_start=True``.
-    cells : CellData
-        With its observations.
-    folds : ndarray of int, shape (n_cells,)
-    grid : Grid
-    patience : int, "auto" or None
-    n_jobs : int or None
-        Number of processes, as in joblib.
-    verbose : int
+    paths as there are processes (``n_jobs``, as in joblib) advance together, one penalty at a time,
+    each without each fold. ``imputer`` has ``warm_start=True``, ``cells`` their observations.
     """
     # The cells are numbered by common sites already, and these histories are not shown.
     imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)

@@ -29,7 +29,7 @@ from skfedem.solvers import _loop
 from skfedem.solvers._loop import client_round
 from watched import interrupted, library_threads
 
-DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 # Most paths are short here.
 pytestmark = pytest.mark.filterwarnings("ignore:The best penalty.* is the smallest that was tried")
 

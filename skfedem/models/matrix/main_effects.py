@@ -153,19 +153,8 @@ class _EffectsIterate(NamedTuple):
 class Pooled(NamedTuple):
     """Data that the server received before the first round, and parameters of the model.
 
-    Attributes
-    ----------
-    support : Support
-    margins : Margins
-        Sums of the observations over rows and over columns.
-    family : Family
-    rank : int
-        Maximum rank of the low-rank part.
-    penalty : float
-        λ.
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-        Ridge on the effects.
+    ``margins`` are the sums of the observations over rows and over columns, ``rank`` bounds that of
+    the low-rank part, ``penalty`` is λ, and ``effects_penalty`` the ridge on the effects.
     """
 
     support: Support

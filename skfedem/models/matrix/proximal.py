@@ -81,10 +81,7 @@ def with_optimal_effects(
     effects: Effects,
     factor: FloatArray | None = None,
 ) -> Iterate:
-    """Iterate of a low-rank part and the corresponding optimal effects.
-
-    ``effects`` are the starting point of the search, ``factor`` is from an earlier search.
-    """
+    """Iterate of a low-rank part and its optimal effects, searched from the given ones."""
     effects, theta, factor = fit_effects(pooled, low_rank_values, effects, factor)
     return Iterate(low_rank, low_rank_values, effects, theta, factor)
 
@@ -133,25 +130,9 @@ def proximal_step(
 
     η is allowed if the loss at Θ⁺ is below its tangent plus ``||Θ⁺ - Θ||² / (2η)``. The height of
     the loss above its tangent only depends on ψ and N, so that noise in W does not affect this
-    test. A change that is rounding is always allowed.
-
-    Parameters
-    ----------
-    pooled : Pooled
-    origin : Iterate
-    sums : ndarray of shape (n_observed,)
-        Sums of the observations, as estimated by the server.
-    step_size : float
-        γ.
-    natural_step : float
-        Largest η.
-    block : ndarray or None
-        Approximate right singular vectors.
-
-    Returns
-    -------
-    step : ProximalStep or None
-        None if no step was short enough.
+    test. A change that is rounding is always allowed. ``sums`` are the observed cells' sums as the
+    server estimates them, ``step_size`` is γ, ``natural_step`` the largest η. None if no step was
+    short enough.
     """
     support, family = pooled.support, pooled.family
     mean, log_partition = family.mean(origin.theta), family.log_partition(origin.theta)

@@ -114,40 +114,11 @@ def fit_rows(
     ``Σ_l counts_l (ψ(θ_l) - values_l θ_l) + penalty/2 ‖f‖² + ridge/2 e²`` with
     ``θ_l = offset_columns_l + e + <f, column_factors_l>``
 
-    is minimised over e and f; the sum runs over the observed cells of the row. If the minimum is
-    not unique (no penalty, and fewer cells than coefficients), a small solution is returned. If it
-    is at infinity (only presences), θ stops where the gradient is negligible.
-
-    Parameters
-    ----------
-    cells : Cells
-        Or any object with these attributes.
-    n_rows : int
-    offset_columns : ndarray of shape (n_columns,)
-        θ of a row with effect and factor 0.
-    column_factors : ndarray of shape (n_columns, rank)
-    penalty : float
-        Penalty on the squared norm of the factor.
-    family : Family
-    row_effects : bool
-        Whether to fit row effects; otherwise, they are 0.
-    ridge : float
-        Penalty on the squared effect.
-    max_iter : int, default=200
-        Maximum number of Newton steps. Rows need about twenty at most, except with extremely large
-        counts. A row that has not converged by then keeps its current values; each step has
-        decreased its objective.
-
-    Returns
-    -------
-    effects : ndarray of shape (n_rows,)
-    factors : ndarray of shape (n_rows, rank)
-        Rows without observed cells have zeros in both.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If rows have not converged after ``max_iter`` steps.
+    is minimised over e (0 unless ``row_effects``) and f; the sum runs over the observed cells of
+    the row. If the minimum is not unique (no penalty, and fewer cells than coefficients), a small
+    solution is returned. If it is at infinity (only presences), θ stops where the gradient is
+    negligible. Rows need about twenty of the ``max_iter`` Newton steps, except with extremely large
+    counts. Rows without observed cells have zeros.
     """
     design, penalties = _design(column_factors, penalty, row_effects, ridge)
     coefficients = np.zeros((n_rows, len(penalties)))

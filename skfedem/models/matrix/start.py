@@ -64,21 +64,7 @@ def low_rank_model(
     """Model of the clients' cells, from their messages before the first round.
 
     These contain which cells they observed and how often, and the row sums and column sums of their
-    observations.
-
-    Parameters
-    ----------
-    estimator : MatrixEstimator
-    federation : Federation
-        Its rows are ``Cells`` with their positions.
-    shape : tuple of two int
-        Shape of the matrix.
-    log_base_measures : ndarray of shape (n_clients,)
-        Sum of ``log ρ(y)`` over each client's observations; nats.
-
-    Returns
-    -------
-    model : LowRankModel
+    observations. ``log_base_measures`` has the sum of ``log ρ(y)`` over each client's, in nats.
     """
     cells, lengths = federation.rows, federation.lengths
     # Weight of a client's observation in the pooled objective, which is 1 on average.

@@ -56,27 +56,11 @@ def threshold_singular_values(
 ) -> tuple[LowRank, FloatArray | None]:
     """``SVT(low_rank + matrix)``: singular values shrunk by the threshold, cut to a rank.
 
-    Given the dominant right singular vectors of a nearly equal matrix, one pass of block power
-    iteration suffices. Without them, ARPACK iterates to convergence. Between calls, the number of
-    these vectors is adapted to the number of singular values above the threshold.
-
-    Parameters
-    ----------
-    low_rank : LowRank
-        Its factors need not be orthonormal, nor its singular values positive.
-    matrix : sparse array or ndarray of shape (n_rows, n_columns)
-    threshold : float
-    rank : int
-        Largest rank of the result.
-    block : ndarray of shape (n_columns, m), default=None
-        Approximate right singular vectors. None computes as many as ``rank`` requires, an array of
-        shape (0, m) computes m of them.
-
-    Returns
-    -------
-    thresholded : LowRank
-    block : ndarray of shape (n_columns, m), or None
-        For the next call; the given one if both matrices are 0.
+    Given ``block``, the dominant right singular vectors of a nearly equal matrix, one pass of block
+    power iteration suffices. Without them, ARPACK iterates to convergence: None computes as many as
+    ``rank`` requires, an array of shape (0, m) computes m. The second result is the block for the
+    next call, its number adapted to that of the singular values above the threshold. The factors of
+    ``low_rank`` need not be orthonormal, nor its singular values positive.
     """
     if not (np.any(matrix.data) or low_rank.singular_values.any()):
         return zero_low_rank(matrix.shape), block
