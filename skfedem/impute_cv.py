@@ -57,21 +57,16 @@ class FederatedMatrixImputerCV(FittedSearch):
     each rank and each penalty on the effects, models are fitted along a decreasing path of
     penalties on the low-rank part, which begins at the smallest penalty that makes this part 0.
     Each fit starts from the previous one, and is scored on the held-out fold by the mean
-    log-likelihood per observation: each client reports the sum over its observations, and their
-    number. The rank and penalties with the largest mean score over the folds are then fitted to all
-    cells, again along the path.
-
-    All fits are federated, with ``omega``, ``participation`` and the other parameters. Read more in
-    :doc:`/imputation`.
+    log-likelihood per observation, of which each client reports the sum. The rank and penalties
+    with the largest mean score are then fitted to all cells, again along the path. All fits are
+    federated. Read more in :doc:`/imputation`.
 
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)
-        Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound
-        can predict far better: in simulated tables, errors of missing cells were up to 27 % smaller
-        with ``(1, 2, 3, 4, None)``, in three to four times the time; two real tables gained
-        nothing. For large matrices, only give bounds: without a bound, small penalties let the
-        rank, and with it time and memory, grow to nearly ``min(n_rows, n_columns)``.
+        Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound can
+        predict far better (up to 27 % in simulated tables). For large matrices, only give bounds:
+        without one, small penalties let the rank grow to nearly ``min(n_rows, n_columns)``.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
         which are tried from the largest to the smallest.
@@ -80,16 +75,14 @@ class FederatedMatrixImputerCV(FittedSearch):
         "auto" tries 0.1 and 1, and then ten times the largest one as long as the largest is the
         best, up to 1e5. With ``effects="none"``, only the first one is used.
     eps : float in (0, 1), default=0.01
-        Ratio of the last to the first penalty of the path, if ``penalties`` is a number. Decrease
-        it if the best penalty is the last: strong signals need smaller penalties.
+        Ratio of the last to the first penalty of the path, if ``penalties`` is a number.
     n_splits : int, default=5
         Number of folds, at least 2. All observations of a cell, by one client or by several, are in
         the same fold.
     patience : int, "auto" or None, default="auto"
         Number of consecutive penalties without an improvement of the best score after which a path
-        ends. Penalties so large that the low-rank part is 0 in all fits do not count. "auto" is
-        three tenths of the number of penalties, and at least three. None follows every path to its
-        end.
+        ends; those with a low-rank part of 0 in all fits do not count. "auto" is three tenths of
+        the number of penalties, and at least three; None follows every path to its end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers with variance 1; the values 0 and 1; or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
@@ -134,8 +127,7 @@ class FederatedMatrixImputerCV(FittedSearch):
         Pass an int for reproducible folds and fits.
     n_jobs : int, default=None
         Number of processes that run the search, and of threads that simulate clients in the fit to
-        all cells; as in joblib. The result does not depend on it. With several processes, a
-        callable ``step_size`` and a ``Compressor`` have to be picklable.
+        all cells; as in joblib. The result does not depend on it.
     verbose : int, default=0
         Verbosity: 1 prints the score of each combination of rank and penalties, 2 also prints the
         rounds of the last fit.
@@ -155,10 +147,9 @@ class FederatedMatrixImputerCV(FittedSearch):
         ``ranks``, then of ``effects_penalties``, then of the path: ``params`` (a list of dicts),
         ``param_rank``, ``param_effects_penalty``, ``param_penalty``, ``split0_test_score`` and so
         on (mean log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
-        ``std_test_score``, ``rank_test_score`` (1 is the best); over the folds, the means
-        ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits
-        that reached ``tol``), and the sum ``uplink_bits``. Effects penalties that "auto" added come
-        last.
+        ``std_test_score``, ``rank_test_score`` (1 is the best), the means ``mean_n_iter`` (rounds)
+        and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits that reached ``tol``), and
+        the sum ``uplink_bits``.
     n_iter_ : int
         Number of rounds of the last fit, the one to all cells.
     penalty_max_ : float
@@ -181,11 +172,8 @@ class FederatedMatrixImputerCV(FittedSearch):
     not convex: a fit along the path may reach another optimum than a fit from scratch.
 
     The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
-    of ``best_estimator_``. The observed cells, row sums and column sums are sent, and counted, with
-    the first fit of a path. :doc:`/what_leaves_a_client` says which messages are not counted.
-
-    The spread of Gaussian cells has to be at least about 1e-7: otherwise, rounding hides the
-    differences between scores. Multiply such cells by a power of ten.
+    of ``best_estimator_``. The observed cells, row sums and column sums are counted with the first
+    fit of a path. :doc:`/what_leaves_a_client` says which messages are not counted.
 
     Examples
     --------
@@ -301,7 +289,7 @@ class FederatedMatrixImputerCV(FittedSearch):
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, if X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Numbers of sites and months. If given, dense 2-D arrays are read as triplets.
+            Numbers of sites and months of triplets.
 
         Returns
         -------
@@ -319,9 +307,8 @@ class FederatedMatrixImputerCV(FittedSearch):
         ConvergenceWarning
             If ``tol`` was not reached, in the search or in the final fit.
         UserWarning
-            If the best penalty is the smallest of a path that was given by the number `penalties`
-            and by `eps`, and the rank has no bound or the last step gained more than 0.1 nats per
-            held-out cell; and as in :meth:`FederatedMatrixImputer.fit`.
+            If the best penalty is the smallest of a path given by `penalties` and `eps`, unless the
+            rank is bounded and the last step gained less than 0.1 nats per held-out cell.
         """
         # The last fit gives the warnings about parameters and data.
         with collect_warnings():

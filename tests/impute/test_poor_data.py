@@ -35,7 +35,7 @@ from watched import said_by
 # ------------------------------------------------------------------ poor data
 
 
-def test_clients_who_saw_nothing_are_named_and_change_nothing(fitted):
+def test_clients_without_cells_give_a_warning_and_no_other_fit(fitted):
     clients = [NOTHING, *CLIENTS, *[NOTHING] * 6]
     says = r"7 of 11 clients have no observed cell and contribute nothing: 0, 5, 6, 7, 8, \.\.\.$"
     with pytest.warns(UserWarning, match=says) as caught:
@@ -56,7 +56,7 @@ def test_clients_who_saw_nothing_are_named_and_change_nothing(fitted):
 
 @pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
 @every_family
-def test_sites_and_months_that_nobody_saw_are_named_and_have_no_effects(family, effects):
+def test_unobserved_rows_and_columns_have_no_effects(family, effects):
     X = [np.array(client) for client in of_family(family)]
     for client in X:
         client[3], client[:, 5] = NAN, NAN
@@ -72,7 +72,7 @@ def test_sites_and_months_that_nobody_saw_are_named_and_have_no_effects(family, 
     assert_allclose(imputer.column_factors_[5], 0, atol=1e-12)
 
 
-def test_everything_seen_is_nothing_unobserved(fitted):
+def test_no_unobserved_rows_if_all_were_observed(fitted):
     assert fitted.unobserved_rows_.shape == fitted.unobserved_columns_.shape == (0,)
 
 
@@ -229,7 +229,7 @@ def test_capped_means_give_a_warning(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:Not converged")
 @pytest.mark.parametrize(("step_size", "n_rounds"), [("auto", 1500), (1.0, 400)])
-def test_steps_stay_in_range_where_nothing_curves(step_size, n_rounds):
+def test_steps_do_not_overflow_without_curvature(step_size, n_rounds):
     # Without a penalty, means of zeros go to 0, and steps grow by 1.3 or e a round: their squares
     # would leave the range of doubles, 1.8e308.
     imputer = FederatedMatrixImputer(
@@ -301,7 +301,7 @@ def test_large_offset_without_effects_gives_a_warning(offset, warns):
         assert [bool(re.match(says, text)) for text in said].count(True) == is_told
 
 
-def test_equal_cells_and_counts_are_not_far_from_0():
+def test_no_offset_warning_for_equal_cells_and_counts():
     equal = np.full((6, 5), 0.1 + 0.2)  # whose mean is another number
     equal[0, 0] = np.nan
     FederatedMatrixImputer(1, effects="none").fit(equal)  # a warning would be an error
@@ -393,7 +393,7 @@ def test_frequently_observed_cell_gives_a_warning(family, n_times):
             fit()
 
 
-def test_the_observations_of_a_small_client_may_weigh_too_much():
+def test_cell_of_a_small_client_with_uniform_weights_gives_a_warning():
     rng = np.random.default_rng(0)
     alone = np.full((150, 100), NAN)
     alone[3, 4] = 0.5
@@ -404,7 +404,7 @@ def test_the_observations_of_a_small_client_may_weigh_too_much():
 
 
 @pytest.mark.filterwarnings("ignore:Not converged:sklearn.exceptions.ConvergenceWarning")
-def test_a_mean_that_was_often_observed_is_compared_with_other_means():
+def test_large_mean_observed_often_gives_a_warning():
     rng = np.random.default_rng(0)
     once = np.column_stack([*np.divmod(np.arange(300), 15), rng.poisson(1.0, 300)])
     often = np.tile([2, 3, 300], (90, 1))
@@ -414,7 +414,7 @@ def test_a_mean_that_was_often_observed_is_compared_with_other_means():
 
 
 @pytest.mark.parametrize("container", [None, "pandas"])
-def test_means_far_above_what_a_row_shows_are_told_whoever_else_is_there(container):
+def test_extrapolation_in_a_new_row_does_not_depend_on_other_clients(container):
     imputer = FederatedMatrixImputer(1, family="poisson", rows="disjoint", tol=1e-3)
     imputer.fit([np.random.default_rng(0).poisson(5.0, size=(30, 6)).astype(float)])
     imputer.set_output(transform=container)
@@ -427,7 +427,7 @@ def test_means_far_above_what_a_row_shows_are_told_whoever_else_is_there(contain
         assert len(caught) == 1
 
 
-def test_means_are_compared_with_the_largest_that_their_own_row_shows():
+def test_extrapolation_is_relative_to_the_largest_mean_of_a_row():
     theta = np.array([[0.0, 0.0], [1.0, 9.0]])
     says = r"of 1 of 4 cells, up to 8.1e\+03, .* largest fitted mean of an observed cell, 7.39:"
     with pytest.warns(UserWarning, match=says):
@@ -445,7 +445,7 @@ def test_means_are_compared_with_the_largest_that_their_own_row_shows():
         ([[2.0, 1.0]], [1.0], []),
     ],
 )
-def test_means_beyond_the_guard_are_told_with_those_that_are_far(theta, largest, says):
+def test_warnings_of_capped_and_extrapolated_means(theta, largest, says):
     said = said_by(warn_of_means, np.array(theta), np.array(largest))
     assert len(said) == len(says)
     assert all(part in message for part, message in zip(says, said, strict=True))

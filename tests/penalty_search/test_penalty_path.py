@@ -71,7 +71,7 @@ def test_the_low_rank_part_vanishes_from_the_largest_penalty_on(family, effects,
         assert len(imputer.fit(clients).singular_values_) == n_factors
 
 
-def test_the_path_of_clients_who_count_alike_begins_there_too():
+def test_path_with_uniform_client_weights_starts_at_the_largest_penalty():
     # One of them looked often, so that observations weigh other than cells do.
     rng = np.random.default_rng(0)
     often, once = (
@@ -88,7 +88,7 @@ def test_the_path_of_clients_who_count_alike_begins_there_too():
         assert len(imputer.fit([often, once], shape=(12, 8)).singular_values_) == n_factors
 
 
-def test_the_path_of_normal_cells_does_not_know_their_offset():
+def test_penalties_of_gaussian_cells_do_not_depend_on_their_offset():
     rng = np.random.default_rng(0)
     # Sixty-fourths, which an offset leaves as they are.
     cells = np.round(64 * rng.normal(size=(40, 12))) / 64
@@ -143,7 +143,7 @@ def test_fits_down_the_path_are_those_from_nothing(family):
 
 
 @pytest.mark.parametrize("n_effects_alone", [0, 5])
-def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
+def test_path_ends_after_patience_trials_without_improvement(n_effects_alone):
     scores = [1.0] * n_effects_alone + [1.0, 3.0, 2.0, 3.0, 2.9, 4.0]
     fits = iter(scores)
 
@@ -163,7 +163,7 @@ def test_a_path_ends_after_so_many_trials_that_are_no_better(n_effects_alone):
     assert cv_results_of([nothing])["std_test_score"] == [0]
 
 
-def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
+def test_patience_counts_penalties_with_factors_in_any_fold():
     class Stub(StubbedFit):
         def fit(self, X, *, clients, shape):
             self.singular_values_ = np.ones(int(self.penalty < X))
@@ -180,7 +180,7 @@ def test_of_a_penalty_that_is_too_large_for_one_fold_the_others_count():
     assert [trial.n_factors.tolist() for trial in trials] == [[0] * 3, [0] * 3, *[[0, 1, 0]] * 2]
 
 
-def test_paths_side_by_side_are_those_one_after_the_other():
+def test_paths_advanced_together_equal_paths_alone():
     observed = observed_by(clients_of("poisson"), "poisson")
     folds = folds_of(observed, 2)
     splits = [split_cells(observed, folds == fold) for fold in range(2)]
@@ -199,7 +199,7 @@ def test_paths_side_by_side_are_those_one_after_the_other():
     assert len(alone[0]) == lengths[0] and 2 < len(alone[1]) < lengths[1]
 
 
-def test_an_error_names_the_fold_that_raised_it():
+def test_error_names_the_fold():
     class Stub(FederatedMatrixImputer):
         def fit(self, X, *, clients, shape):
             raise ValueError("the message of a fit")
@@ -239,7 +239,7 @@ def test_penalties_above_the_largest_of_all_do_not_end_the_path():
 # ---- what clients hold out
 
 
-def test_distinct_cells_are_dealt_evenly():
+def test_folds_are_balanced():
     clients = clients_of()
     folds = folds_of(observed_by(clients), 5)
     seen = ~np.isnan(clients).all(axis=0)
@@ -255,7 +255,7 @@ def test_distinct_cells_are_dealt_evenly():
         assert 0.8 < counts.var() / (counts.mean() * 0.8) < 1.3  # that of random dealing is 1
 
 
-def test_all_clients_hold_a_cell_out_for_the_same_fold():
+def test_a_cell_is_in_the_same_fold_for_all_clients():
     observed = observed_by(clients_of())
     fold_of_cell = {}
     folds = folds_of(observed, 4)
@@ -269,7 +269,7 @@ def test_all_clients_hold_a_cell_out_for_the_same_fold():
     assert pooled == fold_of_cell
 
 
-def test_what_others_saw_of_a_flock_tells_nothing_about_it():
+def test_other_clients_observations_of_held_out_cells_are_not_used():
     # Three observers count the same flocks, whose sizes are noise beside sites and months. If fits
     # knew what others counted in held-out cells, small penalties would seem to predict these well.
     rng = np.random.default_rng(0)
@@ -307,7 +307,7 @@ def test_held_out_cells_are_not_read():
         assert before.score > after.score + 1
 
 
-def test_several_observations_of_a_cell_are_held_out_as_one():
+def test_repeated_observations_of_a_cell_are_held_out_together():
     visits = np.random.default_rng(0).poisson(3.0, (3, *SHAPE)).astype(float)
     observed = observed_by([visits, visits[0]], "poisson")
     parts = split_cells(observed, folds_of(observed, 4) == 2)
