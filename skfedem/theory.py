@@ -5,6 +5,9 @@ compression and the participation. The Lipschitz and curvature constants that th
 unknown for most data: in practice, the dependence on ``n_clients``, ``omega`` and ``participation``
 is what matters.
 
+All functions raise TypeError for arguments that are not numbers, or not integers where these
+are expected, and ValueError for numbers out of range.
+
 Numbers of theorems, corollaries, propositions and equations refer to [1]_.
 
 References
@@ -16,11 +19,7 @@ References
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from ._parameters import (
     check_counts,
@@ -43,32 +42,7 @@ __all__ = [
 ]
 
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result", int, float)
-
-
-def _finite(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Compute in Python's numbers, and raise ValueError if the result overflows."""
-
-    @wraps(function)
-    def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        try:
-            result = function(*args, **kwargs)
-            if not math.isfinite(result):
-                raise OverflowError("a constant is infinite")
-        except ArithmeticError as error:
-            given = inspect.signature(function).bind(*args, **kwargs).arguments
-            shown = ", ".join(f"{name}={value}" for name, value in given.items())
-            raise ValueError(
-                f"Expected a finite {function.__name__}, got one out of the range of a double for "
-                f"{shown}. Give less extreme numbers."
-            ) from error
-        return result
-
-    return takes_python_numbers(computed)
-
-
-@_finite
+@takes_python_numbers
 def control_step(omega: float) -> float:
     """Largest step size of the control variates that the theorems allow.
 
@@ -81,11 +55,6 @@ def control_step(omega: float) -> float:
     -------
     float
         ``1 / (1 + omega)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `omega` is not a finite number, or is negative.
 
     Notes
     -----
@@ -103,7 +72,7 @@ def control_step(omega: float) -> float:
     return 1 / (1 + omega)
 
 
-@_finite
+@takes_python_numbers
 def participation_omega(omega: float, participation: float) -> float:
     """Relative variance of messages with compression and partial participation.
 
@@ -118,11 +87,6 @@ def participation_omega(omega: float, participation: float) -> float:
     -------
     float
         ``omega + (1 - participation) * (1 + omega) / participation``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
 
     Notes
     -----
@@ -143,7 +107,7 @@ def participation_omega(omega: float, participation: float) -> float:
     return omega + (1 - participation) * (1 + omega) / participation
 
 
-@_finite
+@takes_python_numbers
 def max_step_size(
     n_clients: int,
     omega: float,
@@ -177,11 +141,6 @@ def max_step_size(
         The smaller of ``v_min / (2 * gradient_lipschitz)`` and ``participation * sqrt(n_clients) /
         (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))`` with ``omega_p =
         participation_omega(omega, participation)``. The latter is infinite if ``omega_p=0``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
 
     See Also
     --------
@@ -217,15 +176,12 @@ def max_step_size(
     curvature_bound = v_min / 2 / gradient_lipschitz
     if omega_p == 0:
         return curvature_bound
-    message_bound = (
-        participation
-        * math.sqrt(n_clients)
-        / (2 * math.sqrt(2) * field_lipschitz * (1 + omega) * math.sqrt(omega_p))
-    )
+    message_noise = field_lipschitz * (1 + omega) * math.sqrt(omega_p)
+    message_bound = participation * math.sqrt(n_clients) / (2 * math.sqrt(2) * message_noise)
     return min(curvature_bound, message_bound)
 
 
-@_finite
+@takes_python_numbers
 def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> float:
     """Factor of the clients' sampling variance in the limiting error of FedEM.
 
@@ -242,11 +198,6 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     -------
     float
         ``(1 + 5 * participation_omega(omega, participation)) / n_clients``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
 
     Notes
     -----
@@ -269,7 +220,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
 
 
-@_finite
+@takes_python_numbers
 def optimal_step_size(
     n_clients: int,
     omega: float,
@@ -310,11 +261,6 @@ def optimal_step_size(
         omega) * noise_variance))`` and :func:`max_step_size`. With ``noise_variance=0``, the
         latter.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
-
     Notes
     -----
     Corollary 2 (all clients take part). This step minimises the sum of the two terms in the bracket
@@ -345,7 +291,7 @@ def optimal_step_size(
     return min(math.sqrt(initial_gap / (n_rounds * noise)), max_step)
 
 
-@_finite
+@takes_python_numbers
 def vr_batch_size(n_inner: int, omega: float) -> int:
     """Number of rows that a client reads in an inner round of VR-FedEM.
 
@@ -360,11 +306,6 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     -------
     int
         ``ceil(n_inner / (1 + omega) ** 2)``, at least 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
 
     See Also
     --------
@@ -389,7 +330,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     return max(1, round(quotient) if is_whole else math.ceil(quotient))
 
 
-@_finite
+@takes_python_numbers
 def vr_step_size(
     n_clients: int,
     omega: float,
@@ -422,11 +363,6 @@ def vr_step_size(
         ``(v_min / gradient_lipschitz) / (1 + 4 * sqrt(2) * (v_max / gradient_lipschitz) *
         (field_lipschitz / sqrt(n_clients)) * (1 + omega) * sqrt(omega + (1 + 10 * omega) / 8))``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number in its domain, or ``v_max < v_min``.
-
     See Also
     --------
     vr_batch_size : The batch size that this step needs.
@@ -456,18 +392,14 @@ def vr_step_size(
     )
     if v_max < v_min:
         raise ValueError(f"Expected v_max >= v_min, got v_max={v_max!r} and v_min={v_min!r}.")
-    message_term = (
-        4
-        * math.sqrt(2)
-        * (v_max / gradient_lipschitz)
-        * (field_lipschitz / math.sqrt(n_clients))
-        * (1 + omega)
-        * math.sqrt(omega + (1 + 10 * omega) / 8)
+    message_noise = (1 + omega) * math.sqrt(omega + (1 + 10 * omega) / 8)
+    field_noise = field_lipschitz / math.sqrt(n_clients) * message_noise
+    return (v_min / gradient_lipschitz) / (
+        1 + 4 * math.sqrt(2) * (v_max / gradient_lipschitz) * field_noise
     )
-    return (v_min / gradient_lipschitz) / (1 + message_term)
 
 
-@_finite
+@takes_python_numbers
 def vr_cost(
     n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
 ) -> float:
@@ -492,11 +424,6 @@ def vr_cost(
         ``n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)``; an int if all arguments
         are ints.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
-
     Notes
     -----
     Appendix E.2: each outer loop begins with one pass over all rows, and each inner round evaluates
@@ -517,7 +444,7 @@ def vr_cost(
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
-@_finite
+@takes_python_numbers
 def vr_n_inner(n_samples: float, omega: float) -> int:
     """Number of inner rounds with which VR-FedEM reaches a given accuracy at the least cost.
 
@@ -533,11 +460,6 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     int
         The integer next to ``(1 + omega) * sqrt(n_samples / 2)``, above or below, with the smaller
         cost; at least 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number or is out of range.
 
     See Also
     --------
