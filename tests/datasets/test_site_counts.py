@@ -32,7 +32,7 @@ def cells_of(data):
 
 @pytest.mark.parametrize("family", MEANS)
 @pytest.mark.parametrize("grouping", ["random", "region"])
-def test_clients_have_triplets_of_whole_counts(family, grouping):
+def test_clients_have_triplets_of_site_month_count(family, grouping):
     data = make_site_counts(
         40, 30, 7, observed=700, family=family, grouping=grouping, random_state=0
     )
@@ -76,7 +76,7 @@ def test_observations_follow_the_true_parameters(family):
 
 @pytest.mark.parametrize("family", MEANS)
 @pytest.mark.parametrize("rank", [0, 1, 2, 3, 5])
-def test_truth_is_in_factored_form(family, rank):
+def test_parameters_are_low_rank_and_centred(family, rank):
     data = make_site_counts(30, 25, 2, rank=rank, family=family, interaction=0.4, random_state=0)
     assert data.row_factors.shape == (30, rank)
     assert data.column_factors.shape == (25, rank)
@@ -116,13 +116,13 @@ def test_interaction_has_local_trends_and_seasons_first():
         assert_allclose(data.column_factors[:, :k] @ coefficients, curves[:, k - 1], atol=1e-10)
 
 
-def test_there_are_as_many_observations_as_asked_for():
+def test_number_of_observations():
     for observed, expected in [(500, 500), (0.25, 300), (2.0, 2400), (1e-9, 1), (np.int64(7), 7)]:
         data = make_site_counts(40, 30, 1, observed=observed, random_state=0)
         assert sum(map(len, data.clients)) == expected
 
 
-def test_cells_are_visited_again():
+def test_cells_may_be_visited_several_times():
     data = make_site_counts(50, 24, 4, observed=2000, effort_tail=1.0, random_state=0)
     visitors = {}
     for cells, observers in zip(data.clients, data.observers, strict=True):
@@ -145,7 +145,7 @@ def test_an_observer_belongs_to_one_client():
 
 
 @pytest.mark.parametrize("effort_tail", [1.5, 3.0])
-def test_efforts_are_paretos(effort_tail):
+def test_efforts_have_a_pareto_tail(effort_tail):
     data = make_site_counts(
         100,
         24,
@@ -172,7 +172,7 @@ def test_extreme_efforts():
     assert sorted(n_visits)[-2:] == [1, 9001]
 
 
-def test_distances_from_home_have_the_laplace_law():
+def test_distances_from_home_have_a_laplace_distribution():
     data = make_site_counts(1000, 12, 3, observed=20_000, home_range=8.0, random_state=0)
     sites = cells_of(data)[0]
     homes = data.homes[np.concatenate(data.observers)]
@@ -253,7 +253,7 @@ def test_smallest_sizes(n_sites, n_months):
     assert sum(map(len, data.clients)) == 5
 
 
-def test_sizes_in_few_bits_are_those_numbers():
+def test_sizes_may_be_small_numpy_integers():
     sizes = np.array([300, 200, 10], dtype=np.int16)
     data = make_site_counts(*sizes, observed=0.1, random_state=0)
     expected = make_site_counts(300, 200, 10, observed=0.1, random_state=0)
@@ -278,7 +278,7 @@ def test_parameters_are_any_numbers(kind, family):
             assert_array_equal(one, other)
 
 
-def test_extreme_observers_are_limits():
+def test_limits_of_observers():
     everywhere = make_site_counts(home_range=1e308, random_state=0)
     assert len(np.unique(cells_of(everywhere)[0])) > 100
     one_does_all = make_site_counts(effort_tail=1e-310, random_state=0)
@@ -295,7 +295,7 @@ def test_large_parameters_of_presences_do_not_overflow():
 
 
 @pytest.mark.skipif(np.iinfo("l").max < 2**53, reason="NumPy draws Poisson numbers as C's long")
-def test_the_largest_means_are_the_largest_whole_numbers():
+def test_the_largest_poisson_mean():
     level = dict(site_deviation=0, seasonality=0, trend=0, rank=0, random_state=0)
     largest = 53 * np.log(2)
     data = make_site_counts(3, 2, 1, observed=6, intercept=largest - 1e-9, **level)
