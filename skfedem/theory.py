@@ -187,12 +187,8 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
 
     Parameters
     ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
-    participation : float, default=1.0
-        Probability p that a client takes part in a round, ``0 < participation <= 1``.
+    n_clients, omega, participation
+        As in :func:`max_step_size`.
 
     Returns
     -------
@@ -236,10 +232,8 @@ def optimal_step_size(
 
     Parameters
     ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
+    n_clients, omega
+        As in :func:`max_step_size`.
     n_rounds : int
         Number of rounds k_max, ``n_rounds >= 1``.
     initial_gap : float
@@ -247,12 +241,8 @@ def optimal_step_size(
     noise_variance : float
         Mean over clients of the variance of a minibatch statistic (σ² in A7), in squared units of
         the statistics, ``noise_variance >= 0``.
-    v_min : float
-        Positive lower bound of the eigenvalues of the matrices B in assumption A4 (∇W = -B h).
-    gradient_lipschitz : float
-        Lipschitz constant of ∇W, positive (L_Ẇ in A4).
-    field_lipschitz : float
-        Root mean square L of the Lipschitz constants of the clients' fields, positive (A5).
+    v_min, gradient_lipschitz, field_lipschitz : float
+        As in :func:`max_step_size`.
 
     Returns
     -------
@@ -344,10 +334,8 @@ def vr_step_size(
 
     Parameters
     ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
+    n_clients, omega
+        As in :func:`max_step_size`.
     v_min, v_max : float
         Bounds of the eigenvalues of the matrices B in assumption A4 (∇W = -B h), ``0 < v_min <=
         v_max``.
