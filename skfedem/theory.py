@@ -5,9 +5,6 @@ compression and the participation. The Lipschitz and curvature constants that th
 unknown for most data: in practice, the dependence on ``n_clients``, ``omega`` and ``participation``
 is what matters.
 
-All functions raise TypeError for arguments that are not numbers, or not integers where these
-are expected, and ValueError for numbers out of range.
-
 Numbers of theorems, corollaries, propositions and equations refer to [1]_.
 
 References
@@ -56,6 +53,11 @@ def control_step(omega: float) -> float:
     float
         ``1 / (1 + omega)``.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
+
     Notes
     -----
     All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in (0,
@@ -87,6 +89,11 @@ def participation_omega(omega: float, participation: float) -> float:
     -------
     float
         ``omega + (1 - participation) * (1 + omega) / participation``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -142,6 +149,11 @@ def max_step_size(
         (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))`` with ``omega_p =
         participation_omega(omega, participation)``. The latter is infinite if ``omega_p=0``.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
+
     See Also
     --------
     participation_omega : Variance of compression and participation together.
@@ -194,6 +206,11 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     -------
     float
         ``(1 + 5 * participation_omega(omega, participation)) / n_clients``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -251,6 +268,11 @@ def optimal_step_size(
         omega) * noise_variance))`` and :func:`max_step_size`. With ``noise_variance=0``, the
         latter.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
+
     Notes
     -----
     Corollary 2 (all clients take part). This step minimises the sum of the two terms in the bracket
@@ -296,6 +318,11 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     -------
     int
         ``ceil(n_inner / (1 + omega) ** 2)``, at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
 
     See Also
     --------
@@ -350,6 +377,11 @@ def vr_step_size(
     float
         ``(v_min / gradient_lipschitz) / (1 + 4 * sqrt(2) * (v_max / gradient_lipschitz) *
         (field_lipschitz / sqrt(n_clients)) * (1 + omega) * sqrt(omega + (1 + 10 * omega) / 8))``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
 
     See Also
     --------
@@ -412,6 +444,11 @@ def vr_cost(
         ``n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)``; an int if all arguments
         are ints.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
+
     Notes
     -----
     Appendix E.2: each outer loop begins with one pass over all rows, and each inner round evaluates
@@ -448,6 +485,11 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     int
         The integer next to ``(1 + omega) * sqrt(n_samples / 2)``, above or below, with the smaller
         cost; at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not a number or out of its domain.
 
     See Also
     --------

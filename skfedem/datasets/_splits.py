@@ -168,6 +168,11 @@ def split_clients(
         the order of `X` is kept. DataFrames keep their columns and index; sparse matrices become
         CSR.
 
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`client_labels`.
+
     See Also
     --------
     client_labels : Returns the client of each row, for splitting other arrays in the same way.

@@ -164,6 +164,11 @@ class ConvergenceDisplay:
         Returns
         -------
         display : ConvergenceDisplay
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         display = cls(_history(estimator), x=x, y=y, labels=None if name is None else [name])
@@ -209,6 +214,11 @@ class ConvergenceDisplay:
         Returns
         -------
         display : ConvergenceDisplay
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimators", "matplotlib")
         if hasattr(estimators, "fit") or isinstance(estimators, Mapping):
@@ -258,6 +268,11 @@ class ConvergenceDisplay:
         Returns
         -------
         self : ConvergenceDisplay
+
+        Raises
+        ------
+        TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("xscale", xscale, ("linear", "log"))

@@ -202,6 +202,11 @@ class ImputationDisplay:
         Returns
         -------
         display : ImputationDisplay
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         imputer, X = last_step(imputer, X)
@@ -272,6 +277,11 @@ class ImputationDisplay:
         Returns
         -------
         self : ImputationDisplay
+
+        Raises
+        ------
+        TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("kind", kind, _KINDS)
