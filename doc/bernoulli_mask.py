@@ -38,7 +38,7 @@ class BernoulliMask(Compressor):
     >>> data = operator.encode(values)
     >>> len(data) == int(operator.n_bytes(values)[0])
     True
-    >>> operator.decode(data)
+    >>> operator.decode(data, length=3)
     array([ 2., -4.,  0.])
     """
 
@@ -60,11 +60,11 @@ class BernoulliMask(Compressor):
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         x, sizes = _finite_vectors(values, lengths)
         with np.errstate(over="ignore"):  # inf in case of overflow
-            return _vectors.reduce_each(np.add, self.omega * x.ravel() ** 2, sizes)
+            return _vectors.reduce_segments(np.add, self.omega * x.ravel() ** 2, sizes)
 
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         x, sizes = _finite_vectors(values, lengths)
-        return 13 - (-sizes // 8) + 8 * _vectors.reduce_each(np.add, x.ravel() != 0, sizes)
+        return 13 - (-sizes // 8) + 8 * _vectors.reduce_segments(np.add, x.ravel() != 0, sizes)
 
     def encode(self, values: ArrayLike) -> bytes:
         x, _ = _finite_vectors(values)
@@ -74,14 +74,16 @@ class BernoulliMask(Compressor):
         body = struct.pack("<BQ", TAG, len(x)) + bitmap.tobytes() + nonzeros.tobytes()
         return body + struct.pack("<I", zlib.crc32(body))
 
-    def decode(self, data: bytes) -> FloatArray:
+    def decode(self, data: bytes, length: int) -> FloatArray:
         data = bytes(memoryview(data))  # TypeError if it has no buffer
         body, checksum = data[:-4], data[-4:]
         if len(data) < 13 or struct.pack("<I", zlib.crc32(body)) != checksum:
             raise ValueError("Expected a message of BernoulliMask, got damaged bytes.")
-        tag, length = struct.unpack("<BQ", body[:9])
+        tag, n_values = struct.unpack("<BQ", body[:9])
         if tag != TAG:
             raise ValueError(f"Expected a message of BernoulliMask, got one with tag {tag:#04x}.")
+        if n_values != length:  # before anything of this length is allocated
+            raise ValueError(f"Expected {length} coordinates, got {n_values}.")
         start = 9 - (-length // 8)
         bitmap = np.unpackbits(np.frombuffer(body[9:start], np.uint8)).astype(bool)
         if len(body) < start or bitmap[length:].any():

@@ -1,105 +1,255 @@
-"""A solver for a server and nodes that only exchange arrays and bytes.
+"""Clients in processes of their own, which exchange only bytes with the server.
 
-The rounds are those of the simulation: nodes call the clients' half of the solver, the server calls
-its own half. This file uses private functions of skfedem, which may change; the tests run it.
+``PipeClients`` takes the place of the clients in threads: set-up, rounds, evaluation and stopping
+are those of the simulation, bit for bit. A client stores its new state as prepared before it
+answers, and commits it when the server says that it has closed the round; if its process dies in
+between, another one goes on from the files. This file uses private functions of skfedem, which may
+change; the tests run it.
 """
+
+import os
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 
-from skfedem._federation import Federation
-from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.mixture.units import standard_units
-from skfedem.solvers._base import (
-    Broadcast,
-    Problem,
-    Received,
-    ServerState,
-    message_units_of,
-    outer_loop_of,
-    server_half,
+from skfedem._client_vectors import DenseLayout
+from skfedem._federation import ClientRows, ClientSizes, Federation
+from skfedem._history import FLOAT_BITS
+from skfedem._parallel import single_threaded_libraries
+from skfedem._serialization import from_bytes, to_bytes
+from skfedem.clients.group import client_half
+from skfedem.clients.sums import (
+    ROWS_OF_A_MEAN,
+    mean_of_terms,
+    mean_term,
+    segments_of,
+    segments_of_all,
+    shards_of,
 )
-from skfedem.solvers._loop import active_clients
+from skfedem.models.mixture import assignment, messages
+from skfedem.solvers._from_parameters import SOLVERS
+from skfedem.solvers.base import (
+    AggregatedMessages,
+    Broadcast,
+    ClientGroup,
+    message_units_of,
+)
+
+# What a client is willing to send before the first round.
+SET_UP = {
+    function.__name__: function
+    for function in (
+        messages.mean_of_rows,
+        messages.second_moment,
+        messages.statistics_of_nearest,
+        messages.expected_statistics,
+        assignment.centroids_of_rows,
+    )
+}
 
 
 class Node:
-    """A client, whose rows and states never leave it."""
+    """A client: its rows, its number, its state, and a folder in which it survives a crash."""
 
-    def __init__(self, rows, index):
-        self.rows, self.index = rows, index
+    def __init__(self, rows, number, folder):
+        self.federation = Federation(rows, np.array([0, len(rows)]), np.ones(1))
+        self.me, self.ids, self.folder = np.array([0]), np.array([number]), Path(folder)
+        if (self.folder / "committed").exists():
+            self.load()
 
-    def mean(self):
-        """First message of the set-up."""
-        return self.rows.mean(axis=0)
+    def answer(self, request):
+        """Bytes of the answer to a request."""
+        return to_bytes(getattr(self, request["ask"])(**request["arguments"]))
 
-    def second_moment(self, center):
-        """Second message of the set-up, given the mean of all rows."""
-        centered = self.rows - center
-        return centered.T @ centered / len(centered)
+    def sizes(self):
+        """Number of rows."""
+        return self.federation.n_samples
 
-    def join(self, solver, problem):
-        """Receive the solver and the problem: model, operator, seed, α and so on."""
-        n_clients, n_rows = problem.federation.n_clients, len(self.rows)
-        alone = Federation(self.rows, np.array([0, n_rows]), np.ones(1))
-        self.alone = problem._replace(federation=alone)
-        self.states = solver.init(self.alone, self.alone.vectors.zeros())
-        # The random numbers depend on the position among the clients, whose rows are elsewhere.
-        offsets = np.where(np.arange(n_clients + 1) > self.index, n_rows, 0)
-        federation = Federation(self.rows, offsets, problem.federation.weights)
-        self.solver, self.problem = solver, problem._replace(federation=federation)
+    def set_up(self, name, arguments):
+        """Message before the first round."""
+        rows = ClientRows(self.federation, self.me, self.ids)
+        return SET_UP[name](rows, *arguments)[0]
 
-    def field(self, statistics):
-        """Initial V_i, the field h_i(Ŝ_0), which is sent uncompressed before the first round."""
-        model = self.alone.model
-        parameters = model.maximization(statistics)
-        estimate = model.all_rows(self.alone.federation, parameters, np.array([0]))
-        field = estimate.statistics - model.reference(statistics)
-        self.states = self.solver.init(self.alone, field)
-        return field[0]
+    def join(self, solver, task):
+        """Agree on solver and task."""
+        controls = task.model.vectors(self.federation).zeros()
+        self.keep("committed", solver, task, controls, SOLVERS[solver].init(task, self.federation))
+        self.load()
 
-    def answer(self, round_index, outer_loop, statistics):
-        """Quant(Δ_i) as bytes, given Ŝ."""
-        model = self.problem.model
-        parameters = model.maximization(statistics)
-        broadcast = Broadcast(
-            round_index,
-            outer_loop,
-            model.reference(statistics),
-            parameters,
-            message_units_of(self.problem, parameters),
+    def keep(self, name, *state):
+        """Write a state, so that it is there as a whole or not at all."""
+        (self.folder / "new").write_bytes(to_bytes(state))
+        os.replace(self.folder / "new", self.folder / name)
+
+    def load(self):
+        """Read the committed state."""
+        state = from_bytes((self.folder / "committed").read_bytes())
+        self.solver, self.task, self.controls, states = state
+        own = SOLVERS[self.solver].init(self.task, self.federation)
+        self.states = type(own)(*states)
+
+    def field(self, parameters, reference, initial):
+        """h_i(Ŝ) and the mean log-likelihood; V_i := h_i(Ŝ) if ``initial``."""
+        estimate = self.task.model.all_rows(self.federation, parameters, self.me)
+        field = estimate.statistics - reference
+        if initial:
+            self.keep("committed", self.solver, self.task, field, tuple(self.states))
+            self.load()
+        return field[0], estimate.log_likelihood[0]
+
+    def round(self, round_index, outer_loop, reference, parameters):
+        """The client's half of a round: Quant(Δ_i) as bytes, and what else it tells."""
+        units = message_units_of(self.task, parameters)
+        broadcast = Broadcast(round_index, outer_loop, reference, parameters, units)
+        group = ClientGroup(self.federation, self.me, self.ids, self.controls, self.states)
+        solver = SOLVERS[self.solver]
+        message, controls, states = client_half(solver, self.task, broadcast, group)
+        self.keep("prepared", self.solver, self.task, controls, tuple(states))
+        encoded = self.task.compressor.encode(message.sent[0])
+        return np.frombuffer(encoded, np.uint8), message.n_expectations, message.log_likelihood
+
+    def commit(self):
+        """The server has closed the round."""
+        if (self.folder / "prepared").exists():
+            os.replace(self.folder / "prepared", self.folder / "committed")
+        self.load()
+
+    def control(self):
+        """V_i."""
+        return self.controls[0]
+
+
+def serve(pipe, rows, number, folder):
+    """Answer requests until the server hangs up."""
+    with single_threaded_libraries():
+        node = Node(rows, number, folder)
+        while request := pipe.recv_bytes():
+            pipe.send_bytes(node.answer(from_bytes(request)))
+
+
+class PipeClients:
+    """Clients in processes; what a server knows of them, and how their messages are summed."""
+
+    def __init__(self, tables, folders):
+        self.tables, self.folders = tables, folders
+        self.pipes, self.processes = {}, {}
+        for number in range(len(tables)):
+            self.start(number)
+        lengths = np.array(self.ask_all("sizes"))
+        self.sizes = ClientSizes(lengths / lengths.sum(), lengths)
+        self.messages, self.asked = [], np.arange(0)
+
+    def start(self, number):
+        """Start the process of a client; it goes on from its files, if it has any."""
+        context = get_context("spawn")
+        self.pipes[number], pipe = context.Pipe()
+        arguments = pipe, self.tables[number], number, self.folders[number]
+        self.processes[number] = context.Process(target=serve, args=arguments, daemon=True)
+        self.processes[number].start()
+
+    def stop(self):
+        """Hang up."""
+        for number, pipe in self.pipes.items():
+            pipe.send_bytes(b"")
+            self.processes[number].join()
+
+    def crash(self, number):
+        """Kill the process of a client, and start another one."""
+        self.processes[number].kill()
+        self.processes[number].join()
+        self.start(number)
+
+    def ask(self, numbers, name, /, **arguments):
+        """Answers of some clients, who work at the same time."""
+        request = to_bytes({"ask": name, "arguments": arguments})
+        for number in numbers:
+            self.pipes[number].send_bytes(request)
+        return [from_bytes(self.pipes[number].recv_bytes()) for number in numbers]
+
+    def ask_all(self, name, /, **arguments):
+        """Answers of all clients."""
+        return self.ask(range(len(self.tables)), name, **arguments)
+
+    # ---- as the server of the simulation knows clients
+
+    def mean(self, message, *arguments):
+        """Σ_i w_i m_i."""
+        sent = np.array(self.ask_all("set_up", name=message.__name__, arguments=arguments))
+        segments = segments_of_all(self.sizes.lengths, ROWS_OF_A_MEAN)
+        terms = [mean_term(self.sizes.weights[own], sent[own]) for own in segments.slices]
+        told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
+        self.messages.append((len(sent), sent.shape[1], told))
+        return mean_of_terms(terms, segments.shards)
+
+    def collect(self, message, clients, *arguments):
+        """Messages of some clients, one by one."""
+        sent = self.ask(clients.tolist(), "set_up", name=message.__name__, arguments=arguments)
+        self.messages.append((1, sum(own.size for own in sent), 0))
+        return sent
+
+    def tell(self, name, n_numbers, n_clients=None):
+        """Count numbers that clients receive."""
+        n_clients = len(self.tables) if n_clients is None else n_clients
+        self.messages.append((n_clients, 0, n_numbers))
+
+    def bits(self, first=0):
+        """Bits that clients sent and received so far."""
+        sent, received = (sum(n * own[k] for n, *own in self.messages[first:]) for k in (0, 1))
+        return FLOAT_BITS * sent, FLOAT_BITS * received
+
+    def join(self, solver, task):
+        """Tell all clients solver and task."""
+        self.task = task
+        self.ask_all("join", solver=solver.name, task=task)
+
+    def round(self, broadcast, active):
+        """Clients' half of a round."""
+        model, compressor, self.asked = self.task.model, self.task.compressor, active
+        told = broadcast._asdict()
+        del told["message_units"]
+        replies = self.ask(active.tolist(), "round", **told)
+        encoded, expectations, log_likelihoods = zip(*replies, strict=True) if replies else [()] * 3
+        decoded = [compressor.decode(own.tobytes(), model.n_statistics) for own in encoded]
+        quantized = np.reshape(decoded, (-1, model.n_statistics))
+        if broadcast.message_units is not None:
+            quantized = broadcast.message_units.to_standard(quantized)
+        log_likelihood = np.nan
+        if replies and log_likelihoods[0] is not None:
+            log_likelihood = self.sizes.weights[active] @ np.concatenate(log_likelihoods)
+        return AggregatedMessages(
+            self.summed(active, quantized),
+            n_active=len(active),
+            n_bytes=sum(map(len, encoded)),
+            n_expectations=sum(expectations),
+            log_likelihood=log_likelihood,
         )
-        me = np.array([self.index])
-        message, self.states = self.solver.client_half(self.problem, broadcast, me, self.states)
-        return self.problem.compressor.encode(message.sent[0])
 
+    def summed(self, clients, vectors):
+        """Σ w_i times the vectors of some clients, in the order of the simulation."""
+        lengths, block_rows = self.sizes.lengths, self.task.model.block_rows
+        n_rows = lengths[clients]
+        if self.task.batch_size is not None:
+            n_rows = np.full(len(clients), self.task.batch_size)
+        segments = segments_of(clients, n_rows, shards_of(lengths, block_rows), block_rows)
+        weights = self.sizes.weights[clients]
+        terms = [weights[own] @ vectors[own] for own in segments.slices]
+        return DenseLayout(*vectors.shape).total(clients, terms, segments.shards)
 
-def set_up(nodes, weights, n_components, operator, **options):
-    """Problem in standard units, from two sums over the nodes; ``options`` are its other fields."""
-    center = sum(w * node.mean() for w, node in zip(weights, nodes, strict=True))
-    second = sum(w * node.second_moment(center) for w, node in zip(weights, nodes, strict=True))
-    units = standard_units(center, second, "full", reg_covar=1e-6)
-    model = GaussianMixtureModel(n_components, "full", units, reg_covar=1e-6)
-    omega = operator.omega_for(model.n_statistics)
-    nobody = Federation(np.empty((0, len(center))), np.zeros(len(nodes) + 1, dtype=int), weights)
-    problem = Problem(model, nobody, operator, omega, **options)
-    return problem._replace(control_step=1 / (1 + omega))
+    def commit(self, round_index):
+        """Tell those who were asked that the round is closed."""
+        self.ask(self.asked.tolist(), "commit")
 
+    def mean_field(self, model, parameters, reference, *, initial=False):
+        """h(Ŝ) and the mean log-likelihood, from all rows."""
+        told = {"parameters": parameters, "reference": reference, "initial": initial}
+        fields, log_likelihoods = zip(*self.ask_all("field", **told), strict=True)
+        segments = segments_of_all(self.sizes.lengths, model.block_rows)
+        weights, vectors = self.sizes.weights, np.array(fields)
+        terms = [weights[own] @ vectors[own] for own in segments.slices]
+        field = DenseLayout(*vectors.shape).total(np.arange(len(weights)), terms, segments.shards)
+        return field, float(weights @ np.array(log_likelihoods))
 
-def fit(nodes, solver, problem, start, step_size, n_rounds):
-    """State of the server after some rounds from Ŝ_0, and the number of bytes that nodes sent."""
-    for node in nodes:
-        node.join(solver, problem)
-    model, weights, n_bytes = problem.model, problem.federation.weights, 0
-    control = weights @ np.array([node.field(start) for node in nodes])
-    server = ServerState(0, start, model.maximization(start), control)
-    for _ in range(n_rounds):
-        broadcast = server.round_index, outer_loop_of(problem, server), server.statistics
-        active = active_clients(problem, server.round_index)  # those that happen to answer
-        messages = [nodes[client].answer(*broadcast) for client in active]
-        n_bytes += sum(map(len, messages))
-        decoded = [problem.compressor.decode(data) for data in messages]
-        quantized = np.reshape(decoded, (-1, len(start)))
-        units = message_units_of(problem, server.parameters)
-        if units is not None:
-            quantized = units.to_standard(quantized)
-        server, _ = server_half(problem, server, Received(weights[active] @ quantized), step_size)
-    return server, n_bytes
+    def save(self):
+        """V_i of all clients; everything else stays with them."""
+        return {"controls": np.array(self.ask_all("control")), "states": ()}

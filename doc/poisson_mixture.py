@@ -41,11 +41,6 @@ class PoissonMixtureModel(RowModel):
         """Length q of the statistic vector."""
         return self.n_components * (1 + self.n_features)
 
-    @property
-    def block_rows(self):
-        """Number of rows for which the E-step needs about 4 MB."""
-        return max(64, 2**19 // self.n_statistics)
-
     def features(self, rows):
         """``(1, y)`` of some rows."""
         return np.column_stack([np.ones(len(rows)), rows])
@@ -109,28 +104,6 @@ class PoissonMixtureModel(RowModel):
     def surrogate(self, statistics, parameters):
         """``<s, φ(θ)>``, nats per row."""
         return float(statistics @ parameters.natural)
-
-    def criterion_value(self, mean_log_likelihood, parameters):
-        """Mean log-likelihood per row in nats; ``expectation`` includes all terms."""
-        return float(mean_log_likelihood)
-
-    def averaging_bound(self, federation):
-        """A fifth of the Gaussian mixture's share of the clients, as a guess."""
-        return 0.006 * federation.effective_n_clients
-
-    def noise_bound(self, federation, batch_size, omega_p):
-        """A fifth of the Gaussian mixture's bound, as a guess."""
-        n_rows = federation.effective_n_clients * batch_size
-        return 0.02 * n_rows / (self.n_statistics * (1 + omega_p))
-
-    def spider_bound(self, federation, batch_size, omega_p):
-        """A fifth of the Gaussian mixture's bound, as a guess."""
-        n_rows = federation.effective_n_clients * batch_size
-        return 0.02 * np.sqrt(n_rows / (1 + omega_p))
-
-    def constants(self):
-        """Sizes and hyper-parameters, by which checkpoints distinguish models."""
-        return np.array([self.n_components, self.n_features, self.least_rate])
 
     def trace(self, parameters):
         """Weights of the components."""

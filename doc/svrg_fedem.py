@@ -10,54 +10,46 @@ from typing import NamedTuple
 import numpy as np
 
 from skfedem.models._base import Estimate
-from skfedem.solvers._base import draw_minibatch
-from skfedem.solvers.fedem import send_innovation
-
-PER_CLIENT = ("outer_loop",)
-VARIANCE_REDUCED = True
+from skfedem.solvers.base import Solver, draw_minibatch
 
 
-class ClientStates(NamedTuple):
-    """States of the clients between rounds."""
+class Anchors(NamedTuple):
+    """Anchors of clients: statistics and φ(θ) as client vectors, and the outer loop of each."""
 
-    controls: np.ndarray
-    anchor_statistics: np.ndarray
-    anchor_natural: np.ndarray
+    statistics: np.ndarray
+    natural: np.ndarray
     outer_loop: np.ndarray
 
 
-def init(problem, controls):
+def init(task, federation):
     """States of all clients before the first round."""
-    never = np.full(problem.federation.n_clients, -1)
-    return ClientStates(controls, np.zeros_like(controls), np.zeros_like(controls), never)
+    vectors = task.model.vectors(federation)
+    return Anchors(vectors.zeros(), vectors.zeros(), np.full(federation.n_clients, -1))
 
 
-def client_half(problem, broadcast, clients, states):
-    """The active clients' half of a round."""
-    if problem.batch_size is None:
-        estimate = problem.model.all_rows(problem.federation, broadcast.parameters, clients)
-        message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
-        return message, states._replace(controls=controls)
-    states, n_expectations = drop_anchors(problem, broadcast, clients, states)
-    minibatch = draw_minibatch(problem, broadcast.round_index, clients)
-    now = problem.model.minibatch_mean(broadcast.parameters.natural, minibatch)
-    then = problem.model.minibatch_mean(states.anchor_natural, minibatch)
-    n_expectations += 2 * problem.batch_size * len(clients)
-    estimate = Estimate(states.anchor_statistics + now - then, None, n_expectations)
-    message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
-    return message, states._replace(controls=controls)
+def estimate(task, broadcast, group):
+    """S_i of some active clients, and their anchors afterwards."""
+    model, federation, parameters = task.model, group.federation, broadcast.parameters
+    if task.batch_size is None:
+        return model.all_rows(federation, parameters, group.clients), group.states
+    anchors, n_expectations = group.states, 0
+    is_old = anchors.outer_loop != broadcast.outer_loop
+    if is_old.any():
+        anchors = Anchors(*(field.copy() for field in anchors))
+        clients, own = (
+            group.clients[is_old],
+            model.vectors(federation).submask(group.clients, is_old),
+        )
+        full = model.all_rows(federation, parameters, clients)
+        anchors.statistics[own] = full.statistics
+        anchors.natural[own] = model.kept_natural(federation, parameters.natural, clients)
+        anchors.outer_loop[is_old] = broadcast.outer_loop
+        n_expectations += full.n_expectations
+    minibatch = draw_minibatch(task, broadcast.round_index, group)
+    now = model.minibatch_mean(parameters.natural, minibatch)
+    then = model.minibatch_mean(anchors.natural, minibatch)
+    n_expectations += 2 * task.batch_size * len(group.clients)
+    return Estimate(anchors.statistics + now - then, None, n_expectations), anchors
 
 
-def drop_anchors(problem, broadcast, clients, states):
-    """Set new anchors, with a pass over all rows, for clients with one of an earlier outer loop."""
-    late = states.outer_loop != broadcast.outer_loop
-    if not late.any():
-        return states, 0
-    model, federation = problem.model, problem.federation
-    full = model.all_rows(federation, broadcast.parameters, clients[late])
-    own = problem.vectors.within(clients, late)
-    statistics, natural = states.anchor_statistics.copy(), states.anchor_natural.copy()
-    statistics[own] = full.statistics
-    natural[own] = model.kept_natural(federation, broadcast.parameters.natural, clients[late])
-    outer_loops = np.full(len(clients), broadcast.outer_loop)
-    return ClientStates(states.controls, statistics, natural, outer_loops), full.n_expectations
+SVRG_FEDEM = Solver("svrg_fedem", estimate, init, per_client=("outer_loop",), variance_reduced=True)

@@ -1,13 +1,12 @@
 """Checkpoint files: the exact state of a run, without pickle.
 
-A checkpoint is an npz file. Its arrays are the leaves of nested NamedTuples and dictionaries, with
-dotted names; it also contains the version of the format, the identity of the run, and a digest of
-all arrays.
+A checkpoint is an npz file. Its first member is the version of the format and the identity of the
+run, as JSON; the others are the leaves of nested NamedTuples and dictionaries, with dotted names.
+The comment of the archive, at the end of the file, is the SHA-256 of all bytes before it.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -18,13 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from time import sleep
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._messages import repr_of, truncate
+from ._messages import repr_of
 from ._typing import FilePath
 
 Arrays = dict[str, NDArray[Any]]
@@ -33,18 +31,14 @@ Identity = dict[str, Any]
 
 _State = TypeVar("_State")
 
-_FORMAT = "skfedem checkpoint"
-_VERSION = 8
-_HEADER, _DIGEST = "header", "digest"
+_HEADER = "skfedem checkpoint"  # name of the first member
+_VERSION = 9
 _PREVIOUS = ".previous"
+_DIGEST_LENGTH = 64  # of hexadecimal digits
+# In a zip file, the name of the first member follows after so many bytes, of which four are fixed.
+_ZIP, _NAME_START = b"PK\x03\x04", 30
 # Seconds after which a temporary file is regarded as abandoned.
-_LEFT_BEHIND = 3600
-# Seconds to wait before each attempt to rename a file that is in use.
-_WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
-# Errors in reading that do not mean that the file is damaged.
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-# First bytes of an npz file.
-_ZIP = b"PK\x03\x04"
+_ABANDONED = 3600
 
 
 def save(path: FilePath, identity: Identity, state: object) -> None:
@@ -62,19 +56,17 @@ def save(path: FilePath, identity: Identity, state: object) -> None:
         Nested; its leaves are arrays, numbers, booleans and None.
     """
     path = _real(path)
-    arrays = dict(_leaves("state", state))
-    header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
-    arrays[_HEADER] = np.array(json.dumps(header))
-    arrays[_DIGEST] = np.array(_digest(arrays))
+    header = json.dumps({"version": _VERSION, "identity": identity})
+    arrays = {_HEADER: np.array(header), **dict(_leaves("state", state))}
     # In this order, because the file may be damaged, and the previous one the last intact one.
     with _temporary(path) as new, _temporary(path) as old:
         _write(new, arrays, like=path)
         if path.exists():
             _link(path, old)
-        _rename(new, path)
+        os.replace(new, path)
         if old.exists():
             # If both names belong to one file, which another process has kept, both remain.
-            _rename(old, path.with_name(path.name + _PREVIOUS))
+            os.replace(old, path.with_name(path.name + _PREVIOUS))
     _sync_directory(path.parent)
 
 
@@ -90,7 +82,7 @@ def try_out(path: FilePath) -> None:
     for left in path.parent.glob(f"{escape(path.name)}{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):  # removed by another process meanwhile
             # A hard link to a checkpoint has an old modification time, but a new status change.
-            if now - max(left.stat().st_mtime, left.stat().st_ctime) > _LEFT_BEHIND:
+            if now - max(left.stat().st_mtime, left.stat().st_ctime) > _ABANDONED:
                 left.unlink()
 
 
@@ -115,8 +107,6 @@ def load(path: FilePath, identity: Identity, template: _State) -> _State:
         If there is no such file.
     ValueError
         If the file is damaged, not a checkpoint, or of another version or run.
-    MemoryError, OSError
-        If an intact file does not fit into memory, or cannot be read at the moment.
     """
     found, arrays = _read(path)
     check_identity(path, found, json.loads(json.dumps(identity)))
@@ -149,32 +139,6 @@ def _read(path: FilePath) -> tuple[Identity, Arrays]:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"Expected resume_from to be a path or None, got {repr_of(path)}.")
     path = Path(path)
-    arrays = _arrays_of(path)
-    try:
-        is_ours = json.loads(arrays[_HEADER].item())["format"] == _FORMAT
-    except (AttributeError, KeyError, TypeError, ValueError):  # no array, no JSON or no dict
-        is_ours = False
-    if not is_ours:
-        raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
-    digest = np.asarray(arrays.pop(_DIGEST, "")).tolist()
-    if digest != _digest(arrays):
-        raise _damaged(path, "its digest differs")
-    header = json.loads(arrays.pop(_HEADER).item())
-    if header["version"] != _VERSION:
-        raise ValueError(
-            f"Expected a checkpoint of version {_VERSION} at {path}, got version "
-            f"{header['version']}. Resume with the version of skfedem that wrote it."
-        )
-    # Convert arrays from machines with another byte order.
-    native = {
-        name: array.astype(array.dtype.newbyteorder("="), copy=False)
-        for name, array in arrays.items()
-    }
-    return header["identity"], native
-
-
-def _arrays_of(path: Path) -> Arrays:
-    """Arrays of an npz file by name."""
     if not os.path.exists(path):  # Path.exists raises for names that are too long
         raise FileNotFoundError(
             f"Expected a checkpoint to resume from at {path}, got no such file. Fit without "
@@ -185,41 +149,49 @@ def _arrays_of(path: Path) -> Arrays:
             f"Expected a checkpoint to resume from at {path}, got a folder, device or pipe. Give "
             "the path of a file."
         )
-    with path.open("rb") as handle:
-        start = handle.read(len(_ZIP))
-    if not _ZIP.startswith(start):
+    with path.open("rb") as file:
+        _check_content(path, file)
+        with np.load(file, allow_pickle=False) as archive:
+            header = json.loads(archive[_HEADER].item())
+            if header["version"] != _VERSION:
+                raise ValueError(
+                    f"Expected a checkpoint of version {_VERSION} at {path}, got version "
+                    f"{header['version']}. Resume with the version of skfedem that wrote it."
+                )
+            arrays = {name: _native(archive[name]) for name in archive.files if name != _HEADER}
+    return header["identity"], arrays
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    """Array from a machine with another byte order, in that of this one."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _check_content(path: Path, file: BinaryIO) -> None:
+    """Raise ValueError if a file is no checkpoint, or not a whole one."""
+    start = file.read(_NAME_START + len(_HEADER))
+    name = start[_NAME_START:].decode("ascii", "replace")
+    if not (_ZIP.startswith(start[: len(_ZIP)]) and _HEADER.startswith(name)):
         raise ValueError(f"Expected a checkpoint of skfedem at {path}, got another file.")
-    if start != _ZIP:
-        raise _damaged(path, f"it ends after {len(start)} bytes")
-    try:
-        # np.load would not close a damaged file that it opened itself.
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:
-        if getattr(error, "errno", None) in _SHORTAGES or (
-            isinstance(error, MemoryError) and _is_whole_archive(path)
-        ):
-            raise
-        # Damage raises errors of many types: zipfile reports encryption, NumPy's header parser
-        # fails.
-        raise _damaged(path, error) from error
-    return arrays
+    digest = _digest(file)
+    if file.read() != digest:
+        raise ValueError(
+            f"Expected a complete checkpoint at {path}, got one that is truncated or damaged. "
+            "Resume from the checkpoint before it, if there is a file "
+            f"{_real(path)}{_PREVIOUS}."
+        )
+    file.seek(0)
 
 
-def _is_whole_archive(path: Path) -> bool:
-    """Whether a zip file is intact; a damaged one may seem too large for memory."""
-    with suppress(Exception), zipfile.ZipFile(path) as archive:
-        return archive.testzip() is None
-    return False
-
-
-def _damaged(path: Path, why: object) -> ValueError:
-    """Error for a file that is no whole checkpoint."""
-    return ValueError(
-        f"Expected a complete checkpoint at {path}, got one that is truncated or damaged "
-        f"({truncate(why)}). Resume from the checkpoint before it, if there is a file "
-        f"{_real(path)}{_PREVIOUS}."
-    )
+def _digest(file: BinaryIO) -> bytes:
+    """SHA-256 of all bytes of a file but the digest at its end, where the file then is."""
+    digest, n_left = hashlib.sha256(), file.seek(0, os.SEEK_END) - _DIGEST_LENGTH
+    file.seek(0)
+    while n_left > 0:
+        content = file.read(min(n_left, 2**20))
+        digest.update(content)
+        n_left -= len(content)
+    return digest.hexdigest().encode()
 
 
 def _leaves(name: str, node: Any) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -245,16 +217,6 @@ def _rebuilt(name: str, template: Any, arrays: Arrays) -> Any:
     return arrays.get(name)
 
 
-def _digest(arrays: Arrays) -> str:
-    """SHA-256 of the names, types, shapes and bytes of arrays."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
-        digest.update(array.view(np.uint8).data)
-    return digest.hexdigest()
-
-
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """Context with a unique temporary name beside a path; the file is removed at the end.
@@ -271,12 +233,15 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, arrays: dict[str, Any], like: Path) -> None:
-    """Write and sync a new npz file, with the permissions of another file."""
+    """Write and sync a new file, with the permissions of another file."""
     try:
-        with path.open("xb") as file:
+        with path.open("xb+") as file:
             with suppress(OSError):  # there is no other file
                 shutil.copymode(like, path)
             np.savez(file, **arrays)
+            with zipfile.ZipFile(file, "a") as archive:
+                archive.comment = bytes(_DIGEST_LENGTH)
+            file.write(_digest(file))
             file.flush()
             os.fsync(file.fileno())
     except ValueError as error:
@@ -297,18 +262,6 @@ def _link(path: Path, name: Path) -> None:
 def _real(path: FilePath) -> Path:
     """Resolve a path: if it is a link, its target is replaced, not the link."""
     return Path(os.path.realpath(Path(path)))
-
-
-def _rename(path: Path, name: Path) -> None:
-    """Rename a file, repeatedly if necessary: on Windows, this fails while the target is open."""
-    for seconds in _WAITS:
-        try:
-            os.replace(path, name)
-        except PermissionError:
-            sleep(seconds)
-        else:
-            return
-    os.replace(path, name)
 
 
 def _sync_directory(directory: Path) -> None:

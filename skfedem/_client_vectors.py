@@ -16,7 +16,7 @@ from ._federation import positions_of
 from ._typing import BoolArray, FloatArray, IntArray
 
 
-class Rectangular(NamedTuple):
+class DenseLayout(NamedTuple):
     """Vectors of one length: an array of shape (n_clients, length).
 
     Attributes
@@ -31,15 +31,11 @@ class Rectangular(NamedTuple):
         """Zero vectors of all clients."""
         return np.zeros((self.n_clients, self.length))
 
-    def server_zeros(self) -> FloatArray:
-        """A zero vector of the server."""
-        return np.zeros(self.length)
-
-    def places(self, clients: IntArray) -> slice | IntArray:
+    def indices(self, clients: IntArray) -> slice | IntArray:
         """Indices of some clients' vectors in an array of all; a slice if they are adjacent."""
         return as_slice(clients)
 
-    def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
+    def submask(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
         """Indices of the chosen clients' vectors in an array of some clients' vectors."""
         return slice(None) if chosen.all() else chosen
 
@@ -47,22 +43,23 @@ class Rectangular(NamedTuple):
         """Lengths for compressors."""
         return None
 
-    @property
-    def distinct_lengths(self) -> IntArray:
-        """Distinct lengths, in increasing order."""
-        return np.array([self.length])
-
-    def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
+    def uniforms(
+        self, seed: int, purpose: int, round_index: int, clients: IntArray, ids: IntArray
+    ) -> FloatArray:
         """Uniform random numbers in [0, 1), one for each number of some clients' vectors."""
-        return _random.client_uniforms(seed, purpose, round_index, clients, self.length)
+        return _random.client_uniforms(seed, purpose, round_index, ids, self.length)
 
     def weighted(self, weights: FloatArray, clients: IntArray, vectors: FloatArray) -> FloatArray:
-        """Contribution of a group of clients to a weighted sum."""
+        """Contribution of a segment of clients to a weighted sum."""
         return weights @ vectors
 
-    def total(self, clients: IntArray, parts: list[FloatArray]) -> FloatArray:
-        """Server vector: the sum of the contributions of consecutive groups of these clients."""
-        return sum(parts, start=self.server_zeros())
+    def split(self, clients: IntArray, segments: list[slice]) -> list[slice]:
+        """Indices of segments of these clients in an array of their vectors."""
+        return segments
+
+    def total(self, clients: IntArray, parts: list[FloatArray], shards: list[int]) -> FloatArray:
+        """Server vector: the sum of the segments of each shard in order, then over the shards."""
+        return sum_by_shard(parts, shards) if parts else np.zeros(self.length)
 
     def norms(self, vectors: FloatArray) -> FloatArray:
         """Euclidean norm of each client's vector."""
@@ -70,10 +67,10 @@ class Rectangular(NamedTuple):
         return np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
 
 
-class OnOwnRows(NamedTuple):
+class RaggedLayout(NamedTuple):
     """One number for each row of a client: a flat array of shape (n_samples,).
 
-    Methods are those of ``Rectangular``.
+    Methods are those of ``DenseLayout``.
 
     Attributes
     ----------
@@ -92,37 +89,38 @@ class OnOwnRows(NamedTuple):
     def zeros(self) -> FloatArray:
         return np.zeros(int(self.offsets[-1]))
 
-    def server_zeros(self) -> FloatArray:
-        return np.zeros(self.length)
-
-    def places(self, clients: IntArray) -> slice | IntArray:
+    def indices(self, clients: IntArray) -> slice | IntArray:
         group = as_slice(clients)
         if isinstance(group, slice):
             return slice(int(self.offsets[group.start]), int(self.offsets[group.stop]))
         return positions_of(self.offsets[clients], self.lengths(clients))
 
-    def within(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
+    def submask(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
         return slice(None) if chosen.all() else np.repeat(chosen, self.lengths(clients))
 
     def lengths(self, clients: IntArray) -> IntArray:
         return self.offsets[clients + 1] - self.offsets[clients]
 
-    @property
-    def distinct_lengths(self) -> IntArray:
-        return np.unique(np.diff(self.offsets))
-
-    def uniforms(self, seed: int, purpose: int, round_index: int, clients: IntArray) -> FloatArray:
+    def uniforms(
+        self, seed: int, purpose: int, round_index: int, clients: IntArray, ids: IntArray
+    ) -> FloatArray:
         lengths = self.lengths(clients)
-        return _random.ragged_client_uniforms(seed, purpose, round_index, clients, lengths)
+        return _random.ragged_client_uniforms(seed, purpose, round_index, ids, lengths)
 
     def weighted(self, weights: FloatArray, clients: IntArray, vectors: FloatArray) -> FloatArray:
         return np.repeat(weights, self.lengths(clients)) * vectors
 
-    def total(self, clients: IntArray, parts: list[FloatArray]) -> FloatArray:
+    def split(self, clients: IntArray, segments: list[slice]) -> list[slice]:
+        ends = np.cumsum(self.lengths(clients))
+        starts = ends - self.lengths(clients)
+        return [slice(int(starts[s.start]), int(ends[s.stop - 1])) for s in segments]
+
+    def total(self, clients: IntArray, parts: list[FloatArray], shards: list[int]) -> FloatArray:
+        # The sum at a position runs over the clients in order, however they are cut.
         if not parts:
-            return self.server_zeros()
+            return np.zeros(self.length)
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        where = self.positions[self.places(clients)]
+        where = self.positions[self.indices(clients)]
         sums: Any = np.bincount(where, values, minlength=self.length)  # floats, by their weights
         return sums
 
@@ -130,16 +128,21 @@ class OnOwnRows(NamedTuple):
         return np.sqrt(np.add.reduceat(vectors**2, self.offsets[:-1]))
 
 
-ClientVectors = Rectangular | OnOwnRows
-
-
-def weighted_sum(vectors: ClientVectors, weights: FloatArray, values: FloatArray) -> FloatArray:
-    """Server vector: the weighted sum of all clients' vectors, given in this layout."""
-    every = np.arange(len(weights))
-    return vectors.total(every, [vectors.weighted(weights, every, values)])
+ClientVectors = DenseLayout | RaggedLayout
 
 
 def as_slice(clients: IntArray) -> slice | IntArray:
     """Slice of adjacent clients, which avoids copies; other clients are returned unchanged."""
     first, last = int(clients[0]), int(clients[-1])
     return slice(first, last + 1) if last - first + 1 == len(clients) else clients
+
+
+def sum_by_shard(terms: list[FloatArray], shards: list[int]) -> FloatArray:
+    """Sum of terms: within each shard in order, then over the shards in order."""
+    sums: list[FloatArray] = []
+    for number, (term, shard) in enumerate(zip(terms, shards, strict=True)):
+        if number and shard == shards[number - 1]:
+            sums[-1] = sums[-1] + term
+        else:
+            sums.append(term)
+    return sum(sums[1:], start=sums[0])

@@ -8,9 +8,9 @@ class of ``_rows`` takes the place of the array.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +41,34 @@ class SampleWeight(NamedTuple):
     cumulative: FloatArray
 
 
+class ClientSizes(NamedTuple):
+    """Weights and numbers of rows of clients: what a server knows of them.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n_clients,)
+    lengths : ndarray of int, shape (n_clients,)
+    """
+
+    weights: FloatArray
+    lengths: IntArray
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients, n."""
+        return len(self.weights)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows of all clients, N."""
+        return int(self.lengths.sum())
+
+    @property
+    def effective_n_clients(self) -> float:
+        """Number of equally weighted clients whose mean is equally noisy: 1 / Σ w_i²."""
+        return 1 / float((self.weights**2).sum())
+
+
 class Federation(NamedTuple):
     """Rows of all clients.
 
@@ -50,19 +78,22 @@ class Federation(NamedTuple):
         The rows of client 0, then those of client 1, and so on. For observed cells, a NamedTuple of
         arrays of shape (n_samples,).
     offsets : ndarray of int, shape (n_clients + 1,)
-        Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has at least one row,
-        except that at a deployed client the others have none.
+        Client ``i`` owns ``rows[offsets[i]:offsets[i + 1]]``; every client has at least one row.
     weights : ndarray of shape (n_clients,)
         Client weights w_i. They sum to 1; in a batch of a stream, to the share of the total weight
         that its clients have.
     sample_weight : SampleWeight, default=None
         Weights of rows in a client's mean over its rows; None for equal weights.
+    row_keys : ndarray of uint64, shape (n_samples,), default=None
+        Keys of the rows' labels, which address the random numbers of rows wherever they are; None
+        to number the rows of each client.
     """
 
     rows: Any
     offsets: IntArray
     weights: FloatArray
     sample_weight: SampleWeight | None = None
+    row_keys: NDArray[np.uint64] | None = None
 
     @property
     def n_clients(self) -> int:
@@ -70,14 +101,14 @@ class Federation(NamedTuple):
         return len(self.weights)
 
     @property
-    def effective_n_clients(self) -> float:
-        """Number of equally weighted clients whose mean is equally noisy: 1 / Σ w_i²."""
-        return 1 / float((self.weights**2).sum())
-
-    @property
     def n_samples(self) -> int:
         """Number of rows of all clients, N."""
         return int(self.offsets[-1])
+
+    @property
+    def sizes(self) -> ClientSizes:
+        """Weights and numbers of rows of the clients."""
+        return ClientSizes(self.weights, self.lengths)
 
     @property
     def lengths(self) -> IntArray:
@@ -102,6 +133,52 @@ class Federation(NamedTuple):
         """``totals[clients]``, likewise."""
         weighted = self.sample_weight
         return self.lengths_of(clients) if weighted is None else weighted.totals[clients]
+
+
+class ClientRows(NamedTuple):
+    """Rows of some clients, which a message is computed from.
+
+    Attributes
+    ----------
+    federation : Federation
+        Rows of the clients at one place.
+    clients : ndarray of int, shape (n,)
+        Positions in this federation, in increasing order.
+    ids : ndarray of int, shape (n,)
+        Numbers of these clients among all, which address their random numbers.
+    """
+
+    federation: Federation
+    clients: IntArray
+    ids: IntArray
+
+
+ClientMessage = Callable[..., Any]
+"""A named function of ``ClientRows`` and further arguments: one message per client."""
+
+
+class SetUp(Protocol):
+    """What a server may ask of clients before the first round; each message has a name and size."""
+
+    @property
+    def sizes(self) -> ClientSizes:
+        """Weights and numbers of rows of the clients."""
+
+    def mean(self, message: ClientMessage, *arguments: Any) -> FloatArray:
+        """Σ_i w_i m_i over all clients, relative to m_0: equal messages have an exact mean."""
+
+    def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
+        """Messages of some clients, one by one."""
+
+    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
+        """Count numbers that all clients, or so many, receive."""
+
+    @property
+    def messages(self) -> list[Any]:
+        """All of these so far: their names, and how much was sent and received."""
+
+    def bits(self, first: int = 0) -> tuple[int, int]:
+        """Bits that clients sent and received in ``messages``, from one of them on."""
 
 
 def offsets_of(lengths: ArrayLike) -> IntArray:

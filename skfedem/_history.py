@@ -37,6 +37,10 @@ class History:
         for name, value in values.items():
             self._columns[name][row] = value
 
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Values of a column, as an array."""
+        return np.array(self._columns[name])
+
     def row(self, number: int) -> dict[str, float]:
         """A row as a dictionary."""
         return {name: column[number] for name, column in self._columns.items()}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
 from contextvars import copy_context
-from functools import cache, partial
-from queue import SimpleQueue
+from functools import cache
 from time import perf_counter
 from typing import Any, Literal, Self, TypeVar
 
-from joblib import Parallel, cpu_count, delayed
+from joblib import cpu_count
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
@@ -21,7 +20,6 @@ _WORTH_SHARING = 0.005
 
 _Group = TypeVar("_Group")
 _Result = TypeVar("_Result")
-_Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
 class Workers:
@@ -33,9 +31,8 @@ class Workers:
     Libraries are limited to one thread throughout: the workers share the processors, and the
     rounding of linear algebra depends on its number of threads.
 
-    The workers are this thread and joblib's threads, which wait for tasks from the first call in
-    threads to the end of the fit: starting them in each call would be slow, because joblib only
-    checks every 10 ms whether a task has ended.
+    The workers are this thread and those of a pool, from the first call in threads to the end of
+    the fit.
 
     Parameters
     ----------
@@ -46,7 +43,7 @@ class Workers:
     def __init__(self, n_jobs: int | None = None) -> None:
         self.n_jobs = n_jobs
         self._seconds: dict[Hashable, float] = {}
-        self._tasks: _Tasks | None = None
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         self._n_workers = n_workers(self.n_jobs)  # may raise
@@ -87,38 +84,24 @@ class Workers:
         self, function: Callable[[_Group], _Result], groups: Sequence[_Group]
     ) -> list[_Result]:
         """As ``map``, in threads: every worker takes the next group when it has finished one."""
-        if self._tasks is None:
-            self._tasks = self._call_helpers()
+        n_helpers = self._n_workers - 1
+        if self._pool is None:
+            # OpenMP has a separate limit in each thread.
+            pool = ThreadPoolExecutor(n_helpers, initializer=single_threaded_libraries)
+            self._pool = self._stack.enter_context(pool)
         waiting = deque(enumerate(groups))
-        work = partial(_work, function, waiting)
-        helpers: list[Future[dict[int, _Result]]] = [Future() for _ in range(self._n_workers - 1)]
+        helpers: list[Future[dict[int, _Result]]] = []
         try:
-            for helper in helpers:
+            for _ in range(n_helpers):
                 # In the context of the fit, for the user's settings such as numpy.errstate.
-                self._tasks.put((helper, partial(copy_context().run, work)))
-            results = work()
+                helpers.append(self._pool.submit(copy_context().run, _work, function, waiting))
+            results = _work(function, waiting)
         finally:
-            waiting.clear()  # if the sending was interrupted
+            waiting.clear()  # if the submission was interrupted
             started = _join(helpers)
         for helper in started:
             results |= helper.result()
         return [results[position] for position in range(len(groups))]
-
-    def _call_helpers(self) -> _Tasks:
-        """Let joblib's threads run the tasks in a queue until the end of the fit."""
-        tasks: _Tasks = SimpleQueue()
-        n_helpers = self._n_workers - 1
-        threads = {"prefer": "threads", "require": "sharedmem", "return_as": "generator"}
-        pool = Parallel(n_jobs=self._n_workers, **threads)
-        running = self._stack.enter_context(pool)(delayed(_help)(tasks) for _ in range(n_helpers))
-
-        def dismiss() -> None:
-            for _ in range(n_helpers):
-                tasks.put(None)
-            list(running)
-
-        self._stack.callback(dismiss)
-        return tasks
 
 
 def _work(
@@ -139,7 +122,10 @@ def _taken_from(waiting: deque[_Group]) -> Iterator[_Group]:
 
 
 def _join(helpers: list[Future[_Result]]) -> list[Future[_Result]]:
-    """Wait for the helpers that have started, even if interrupted, and return them."""
+    """Wait for the helpers that have started, even if interrupted, and return them.
+
+    In a call inside another one, the pool may be too busy to start any.
+    """
     try:
         started = [helper for helper in helpers if not helper.cancel()]
         wait(started)
@@ -147,17 +133,6 @@ def _join(helpers: list[Future[_Result]]) -> list[Future[_Result]]:
         _join(helpers)
         raise
     return started
-
-
-def _help(tasks: _Tasks) -> None:
-    """Run tasks, pairs of a future and its function, from a queue until None arrives."""
-    single_threaded_libraries()  # OpenMP has a separate limit in each thread
-    for future, function in iter(tasks.get, None):
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
 
 
 def single_threaded_libraries() -> AbstractContextManager[Any]:

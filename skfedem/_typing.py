@@ -42,6 +42,9 @@ MatricesLike = ArrayLike | sparray | spmatrix | Sequence[ArrayLike | sparray | s
 Seed = int | np.random.RandomState | None
 FilePath = str | PathLike[str]
 
+Participation = float | int
+"""Probability that a client takes part in a round, or, if an int, so many clients a round."""
+
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
 FamilyName = Literal["gaussian", "bernoulli", "poisson"]
 EffectsName = Literal["both", "rows", "columns", "none"]

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
-from ._federation import fingerprint
+from ._federation import Federation
 from ._imputer.fitted import FittedMatrix, tags_of_matrices
 from ._imputer.warnings import warn_of_fit
 from ._input.cells import CellData, check_cells
 from ._input.clients import check_minibatches, features_of, store
 from ._input.matrices import holds_clients
-from ._input.table_labels import check_labels, fit_labels
+from ._input.table_labels import fit_labels
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
@@ -37,73 +37,71 @@ from ._typing import (
     FloatArray,
     IntArray,
     MatricesLike,
+    Participation,
     RowsName,
     Seed,
     SolverName,
     StepSize,
 )
+from .clients.local import LocalClients
 from .compression import Compressor
 from .models._base import Start
 from .models.matrix.families import FAMILIES
 from .models.matrix.low_rank import LowRankModel
-from .models.matrix.main_effects import EFFECTS, Effects
+from .models.matrix.main_effects import EFFECTS
 from .models.matrix.start import cell_federation, low_rank_model, start_again, start_run
-from .models.matrix.theta import LowRank, Theta
-from .solvers._base import Problem, ServerState
-from .solvers._evaluation import evaluate
+from .models.matrix.theta import Theta
 from .solvers._fit_task import FitTask
+from .solvers._fitted_state import continued, fitted_state, same_rows
 from .solvers._from_parameters import (
     SOLVERS,
     check_federated_parameters,
     federated_problem,
     run_solver,
 )
-from .solvers._loop import Run
-from .solvers._memory import go_on, memory_of, same_rows
 from .solvers._resume import check_checkpoint_parameters, seed_of
+from .solvers._state import RunState, evaluate
+from .solvers.base import Problem, ServerState
 
 
 class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     """Low-rank model of a matrix whose cells were observed by several clients.
 
-    This is FedMissEM. The cells are counts (or presences, or measurements), for example of sites by
-    months, and every client observed some of them. The model is fitted as if the observations had
-    been pooled. Cell (j, l) has the natural parameter
+    FedMissEM, Appendix F.2 of [1]_, for counts, presences or measurements, say of sites by months.
+    Cell (j, l) has the natural parameter
 
     ``theta = intercept + row_effects[j] + column_effects[l] + low_rank[j, l]``
 
-    The objective, in nats, is the sum of three terms: the negative log-likelihood of all
-    observations of all clients, ``penalty`` times the nuclear norm of the low-rank part, and
-    ``effects_penalty`` / 2 times the sum of squares of the effects. Missing cells are ignored, not
-    treated as zeros. A matrix of more than a million cells is never formed.
+    The objective, in nats, is the negative log-likelihood of all observations of all clients, plus
+    ``penalty`` times the nuclear norm of the low-rank part, plus ``effects_penalty`` / 2 times the
+    sum of squares of the effects. Missing cells are ignored, not treated as zeros. A matrix of more
+    than a million cells is never formed.
 
-    The clients are simulated on this machine. Before the first round, they tell the server which
-    cells they observed and how often, and send the row sums and column sums of their observations,
-    which determine the effects. In each round, the active clients send compressed residuals, and
-    the server takes a proximal step. Neither EM nor compression provides privacy: the server knows
-    the fitted values, so that a residual reveals the observation.
+    The clients are simulated on this machine. First, they send which cells they observed and how
+    often, and the row sums and column sums of their observations, which determine the effects. In
+    each round, the active clients send compressed residuals, and the server takes a proximal step.
+    This provides no privacy: with the fitted values, a residual reveals the observation.
 
     Read more in :doc:`/imputation`.
 
     Parameters
     ----------
     rank : int or None, default=2
-        Maximum rank r of the low-rank part; None for no bound. A bound well above the rank that the
-        penalty yields costs time and changes nothing.
+        Maximum rank r of the low-rank part; None for no bound.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
         or counts up to 1e13 (mean ``exp(theta)``).
     penalty : float, default=1.0
         Nuclear-norm penalty λ >= 0, on the scale of softImpute [2]_: the log-likelihood is a sum
-        over observations, not a mean. 1 is far too small for large counts, and the means of missing
-        cells may then be absurd. FederatedMatrixImputerCV chooses a penalty.
+        over observations, not a mean. 1 is far too small for large counts;
+        FederatedMatrixImputerCV chooses a penalty.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept. "none" also omits the intercept, as in
         soft-impute.
     effects_penalty : float, default=0.1
         Ridge penalty on the effects, equivalent to a normal prior of variance ``1 /
-        effects_penalty``; 0 means 1e-7. If rows or columns have about ten observations or fewer, 1
-        usually predicts missing cells better.
+        effects_penalty``; 0 means 1e-7. With about ten observations per row or column or fewer, 1
+        usually predicts better.
     rows : {"shared", "disjoint"}, default="shared"
         Whether all clients in a list have the same rows (sites), or each has different ones.
     missing_values : number, default=numpy.nan
@@ -113,35 +111,31 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Algorithm to use: FedEM or VR-FedEM, Algorithms 1 and 2 of [1]_. Without ``batch_size``,
         both give the same fit.
     step_size : float in (0, 1], "auto" or callable, default="auto"
-        Step size γ. With "auto", the natural step η follows the curvature of the objective; if
-        rounds are exact, γ is 1 and steps have momentum, otherwise γ follows the rule in
-        :doc:`/step_sizes`. A number multiplies the safe natural step, without momentum: the inverse
-        of the largest curvature of the loss in a cell (its number of observations times ψ''). A
-        callable maps the round number to such a number.
+        Step size γ. With "auto", the natural step η follows the curvature of the objective; exact
+        rounds have γ = 1 and momentum, others follow :doc:`/step_sizes`. A number, or the number
+        that a callable returns for a round, multiplies the safe natural step, without momentum: the
+        inverse of the largest curvature of a cell (its number of observations times ψ'').
     control_step : float in [0, 1], or "auto", default="auto"
         Step size α of the control variates; "auto" is 1 / (1 + ω), with the operator's largest
-        variance ω over the lengths of the clients' messages. Much larger steps diverge.
+        variance ω over the lengths of the messages. Much larger steps diverge.
     control_init : {"field", "zeros"}, default="field"
-        Initial control variates: each client's residuals at the start, which are sent uncompressed;
-        or zeros. Exact rounds with α = 1 need neither.
+        Initial control variates: the residuals at the start, sent uncompressed; or zeros.
     batch_size : int, default=None
-        Minibatch size b: the number of observed cells that an active client reads in a round; None
-        for all.
+        Number b of observed cells that an active client reads in a round; None for all.
     replacement : bool, default=True
-        Whether to draw minibatches with replacement. If False, every client needs at least
-        ``batch_size`` observed cells.
+        Whether to draw minibatches with replacement; if not, all clients need ``batch_size`` cells.
     n_inner : int or "auto", default="auto"
         Number k_in of VR-FedEM's inner rounds between two passes over all cells. "auto" is (1 + ω)
-        sqrt(m / 2) / ``participation``, rounded up. Here ω is as in ``control_step``, and m is the
-        mean number of observed cells per client.
+        sqrt(m / 2) / ``participation``, rounded up; m is the mean number of cells per client.
     compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
         Operator that compresses the messages, see ``skfedem.compression``. Ignored if ``omega=0``.
     omega : float >= 0, default=0.0
-        Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
-        disables compression. An operator given by its name uses the coarsest level within this
-        bound; a ``Compressor`` object keeps its own level.
-    participation : float in (0, 1], default=1.0
-        Probability p that a client takes part in a round.
+        Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||²; 0 disables it. An
+        operator given by its name uses the coarsest level within this bound; a ``Compressor``
+        object keeps its own level.
+    participation : float in (0, 1], or int, default=1.0
+        Probability p that a client takes part in a round, or the number of clients that take part,
+        drawn without replacement: 1.0 are all clients, 1 is one client.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Weight of a client: its number of observations, so that the objective is that of the pooled
         observations, or the same weight for every client.
@@ -149,33 +143,28 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Maximum number of rounds. 0 returns the initial parameters; None sets no limit and requires
         ``max_epochs``.
     max_epochs : float, default=None
-        Maximum number of epochs: the fit stops after the round that completes them. An epoch is as
-        many evaluations of a cell as there are observed cells.
+        Maximum number of epochs. An epoch is as many evaluations as there are observed cells.
     tol : float, default=1e-6
         Tolerance for convergence. Exact rounds stop when the relative change of the objective is
-        less than ``tol`` times γ, five times in a row; random rounds stop after three windows of
-        rounds without progress, see the user guide. The Notes say how far the optimum may be then.
-        0 runs all rounds.
+        less than ``tol`` times γ, five times in a row; random rounds after three windows of rounds
+        without progress, see the user guide. 0 runs all rounds.
     eval_every : int, "auto" or None, default="auto"
-        Number of rounds between evaluations of the objective and the mean field over all cells, for
-        ``history_``; "auto" evaluates once per epoch, None never. Exact rounds yield both every
-        time.
+        Number of rounds between evaluations for ``history_``; "auto" evaluates once per epoch, None
+        never. Exact rounds need none.
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results, up to rounding also on other machines.
     warm_start : bool, default=False
-        Whether to start from the θ of the last fit, without the factors and effects that the
-        parameters no longer allow. If the last fit also had ``warm_start=True`` and the same
-        observations, the clients keep their control variates. With unchanged rank, penalties and
-        effects, the run then continues as if it had not been interrupted.
+        Whether to start from the θ of the last fit. If that also had ``warm_start=True`` and the
+        same observations, the clients keep their control variates; with unchanged rank, penalties
+        and effects, the run continues as if it had not been interrupted.
     n_jobs : int, default=None
         Number of threads that simulate the clients, as in joblib; short rounds use one. The result
         does not depend on it.
     checkpoint : path-like, default=None
-        File in which to save the run, so that ``fit(..., resume_from=path)`` can continue it. The
-        previous save is kept, with ``.previous`` appended to its name.
+        File in which to save the run for ``fit(..., resume_from=path)``. The previous save is kept,
+        with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
-        Number of rounds between saves. The last round is saved too, unless the fit is interrupted
-        from the keyboard.
+        Number of rounds between saves. The last round is saved too, unless interrupted.
     verbose : int, default=0
         Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
 
@@ -218,8 +207,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     client_ids_ : ndarray of shape (`n_clients_`,)
         Label of each client: the sorted labels from ``clients``, or else its position in the list.
     client_drift_ : ndarray of shape (`n_clients_`,)
-        Measure of how poorly the common model fits a client: root mean square of the residuals in
-        its cells, as stored in its control variate V_i. 0 for a client without observed cells.
+        How poorly the common model fits a client: root mean square of the residuals in its cells,
+        from its control variate V_i. 0 without observed cells.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -236,12 +225,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
     runs that differ in noise or in their start may end in different optima.
 
     When exact rounds stop, the objective may still exceed its minimum by a relative ten to a
-    hundred times ``tol``, and by more in the cases that :doc:`/imputation` lists. Missing cells far
-    from the observed cells of their row converge last. To check them, compare with a fit whose
-    ``tol`` is a thousand times smaller.
-
-    The spread of Gaussian cells has to be at least 1e-4. With a smaller spread, fits stop too soon:
-    multiply the cells and ``penalty`` by a power of ten.
+    hundred times ``tol``, and by more in the cases that :doc:`/imputation` lists. With a spread of
+    Gaussian cells below 1e-4, fits stop too soon: multiply the cells and ``penalty``.
 
     References
     ----------
@@ -310,7 +295,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         n_inner: int | Literal["auto"] = "auto",
         compressor: CompressorName | Compressor | None = "dithering",
         omega: float = 0.0,
-        participation: float = 1.0,
+        participation: Participation = 1.0,
         client_weights: ClientWeights = "n_samples",
         max_iter: int | None = 500,
         max_epochs: float | None = None,
@@ -408,19 +393,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         Warns
         -----
         ConvergenceWarning
-            If ``tol`` was not reached, if steps given by numbers still had to be halved in the last
-            tenth of the rounds, if the objective ended above its value at the start, or if the fit
-            was interrupted from the keyboard.
+            If ``tol`` was not reached, steps given by numbers still had to be halved at the end,
+            the objective ended above its start, or the fit was interrupted from the keyboard.
         UserWarning
-            *Data:* if clients have no observed cell; if an array looks like triplets but ``shape``
-            is missing; if rows of a DataFrame have the same label; if X has a column of the name of
-            ``clients``, or if these have the index of X in another order, or look like
-            measurements; if Gaussian cells are far from 0 and there are no effects; if one cell
-            slows the others down, because its count is very large or it was observed very often.
-            *Parameters:* if ``batch_size`` is larger than every client's number of cells; if a
-            ``Compressor`` object is not used, or is coarser than ``omega``. *Run:* if Poisson means
-            were capped because exp would overflow; if a checkpoint could not be written (the fit
-            then continues).
+            If clients have no cell, a table looks like triplets without ``shape``, row labels
+            recur, ``clients`` look wrong, Gaussian cells are far from 0 without effects, one cell
+            slows the others down, Poisson means were capped, ``batch_size`` or a ``Compressor`` do
+            not fit the data, or a checkpoint could not be written.
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
@@ -433,24 +412,25 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         theta = self._warm_theta(data, known)
         (seed,) = seeds_of_runs(self.random_state, 1)
         seed = seed_of(self, seed, resume_from)
-        digest = fingerprint(federation) if self.warm_start else ""
         task = FitTask(self, X, y, settings.max_iter)
         with Workers(self.n_jobs) as workers:
+            observers = LocalClients(federation, workers)
+            digest = observers.fingerprint() if self.warm_start else ""
             base_measures = data.log_base_measure[data.observers]
             model = low_rank_model(settings, federation, data.shape, base_measures)
-            problem = federated_problem(settings, model, federation, seed)
-            start = self._start(model, problem, ids, theta, digest)
+            problem = federated_problem(settings, model, federation.sizes, seed)
+            start = self._start(model, problem, observers, ids, theta, digest)
             tasks = task.begin_start(
                 lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
             )
-            result = run_solver(settings, problem, start, workers, resume_from, tasks)
+            result = run_solver(settings, problem, start, observers, resume_from, tasks)
             objective = result.final_criterion
             if np.isnan(objective):
-                objective = evaluate(problem, result.server, workers).criterion
+                objective = evaluate(problem, result.server, observers).criterion
         memory = None
         if self.warm_start:  # only if asked for: it is as large as the data
-            memory = memory_of(ids, problem, result.server, result.states, result.gains, digest)
-        outcome = _outcome(problem, result, data, objective) | {"_memory": memory}
+            memory = fitted_state(ids, federation.totals, self.solver, problem, result, digest)
+        outcome = _outcome(federation, result, data, objective) | {"_memory": memory}
         store(self, known, **outcome)
         task.end()
         warn_of_fit(self, X, data, problem, result)
@@ -474,47 +454,22 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _warm_theta(self, data: CellData, known: dict[str, Any]) -> Theta | None:
-        """θ from which a warm start continues, minus the origin of the data; None without one."""
-        if not (self.warm_start and hasattr(self, "converged_")):
-            return None
-        self._check_matrix_of_fit(data, known)
-        effects, low_rank = self._theta().minus(data.origin)
-        allowed = Effects(
-            0.0 if self.effects == "none" else effects.intercept,
-            effects.rows * (self.effects in ("both", "rows")),
-            effects.columns * (self.effects in ("both", "columns")),
-        )
-        left, singular_values, right = low_rank
-        rank = self.rank
-        return Theta(allowed, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
-
-    def _check_matrix_of_fit(self, data: CellData, known: dict[str, Any]) -> None:
-        """Raise unless the matrix has the shape, labels and family of the last fit."""
-        if self._shape != data.shape or self._fitted_family != self.family:
-            raise ValueError(
-                f"Expected a matrix of shape {self._shape} and family={self._fitted_family!r} as "
-                f"in the last fit with warm_start=True, got shape {data.shape} and "
-                f"family={self.family!r}. Fit with warm_start=False."
-            )
-        for axis in ("row", "column"):
-            labels = f"_{axis}_labels"
-            what_to_do = "Reindex the tables, or fit with warm_start=False"
-            check_labels(axis, getattr(self, labels), known[labels], what_to_do)
-
     def _start(
         self,
         model: LowRankModel,
         problem: Problem,
+        observers: LocalClients,
         ids: NDArray[Any],
         theta: Theta | None,
         digest: str,
     ) -> Start:
         """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
-        federation, memory = problem.federation, getattr(self, "_memory", None)
-        if theta is not None and memory and same_rows(memory, federation, ids, digest):
+        federation, memory = observers.federation, getattr(self, "_memory", None)
+        totals = federation.totals
+        if theta is not None and memory and same_rows(memory, totals, ids, digest):
             start = start_again(model, federation, memory.model, memory.server, theta)
-            return go_on(memory, SOLVERS[self.solver], problem, start, ids, digest)
+            observers.join(SOLVERS[self.solver], problem.task)
+            return continued(memory, self.solver, problem, observers, start, totals, ids, digest)
         return start_run(model, federation, theta)
 
     def _known(
@@ -555,18 +510,22 @@ def _absent(numbers: IntArray, size: int) -> IntArray:
     return np.flatnonzero(np.bincount(numbers, minlength=size) == 0)
 
 
-def _outcome(problem: Problem, result: Run, cells: CellData, objective: float) -> dict[str, Any]:
+def _outcome(
+    federation: Federation, result: RunState, cells: CellData, objective: float
+) -> dict[str, Any]:
     """Fitted attributes that result from a run."""
-    federation, drift = problem.federation, np.zeros(len(cells.ids))
+    drift = np.zeros(len(cells.ids))
     # Divided by the root of the number of visits, so that many visits alone do not look like drift.
-    residuals = result.states.controls / np.sqrt(federation.rows.counts)
-    norms = problem.vectors.norms(residuals)
-    drift[cells.observers] = np.sqrt(federation.lengths) * norms
+    assert result.clients is not None  # the run has ended
+    if result.clients["controls"].size:
+        squares = result.clients["controls"] ** 2 / federation.rows.counts
+        sums = np.add.reduceat(squares, federation.offsets[:-1])
+        drift[cells.observers] = np.sqrt(federation.lengths * sums)
     return {
         **_so_far(result.server, result.n_rounds, cells.origin),
         "objective_": float(objective),
         "converged_": result.converged,
-        "history_": {**result.history, "singular_values": result.trace},
+        "history_": {**result.history.as_dict(), "singular_values": np.array(result.trace)},
         "client_drift_": drift,
         "_stopped_by": result.stopped_by,
     }

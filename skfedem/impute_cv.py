@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
-from itertools import product
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
 from ._imputer.fitted import tags_of_matrices
-from ._imputer.held_out import deal_cells
-from ._imputer.penalty_grid import Grid, checked_grid
-from ._imputer.penalty_path import (
-    Trial,
-    follow_paths,
-    index_of_best,
-    largest_penalty,
-    refit,
-    tabulated,
-)
-from ._imputer.warnings import instead_of_more_rounds
-from ._input.cells import CellData, check_cells
-from ._input.clients import check_minibatches, features_of, store
-from ._messages import collect_warnings, error_context, join_alternatives, plural, warn
+from ._input.cells import check_cells
+from ._input.clients import features_of, store
+from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
+from ._penalty_search.fitted_search import FittedSearch
+from ._penalty_search.held_out import check_minibatches_without_folds, fold_of_cells
+from ._penalty_search.penalty_grid import Grid, checked_grid
+from ._penalty_search.penalty_path import (
+    Trial,
+    cv_results_of,
+    index_of_best,
+    refit,
+    search_grid,
+)
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,
@@ -38,48 +34,40 @@ from ._typing import (
     ControlInit,
     EffectsName,
     FamilyName,
-    FloatArray,
-    IntArray,
     MatricesLike,
+    Participation,
     RowsName,
     Seed,
     SolverName,
     StepSize,
-    Transformed,
 )
 from .compression import Compressor
 from .impute import FederatedMatrixImputer
 from .models.matrix.families import FAMILIES
 from .solvers._from_parameters import check_federated_parameters
-from .solvers._report import against_minibatch_noise
 
-# A path has settled if its last step gained less than this, in nats per held-out cell: with a bound
-# on the rank, the remaining gain was then 0.2 to 0.7 times the last one.
-_SETTLED = 0.1
+# Last gain of a path, in nats per held-out cell, below which a bounded rank needs no smaller
+# penalty: the remaining gain was then 0.2 to 0.7 times the last one.
+_NEGLIGIBLE_GAIN = 0.1
 
 
-class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
+class FederatedMatrixImputerCV(FittedSearch):
     """FederatedMatrixImputer with rank and penalties chosen by cross-validation.
 
     The observed cells are split at random into ``n_splits`` folds, the same for all clients. For
     each rank and each penalty on the effects, models are fitted along a decreasing path of
     penalties on the low-rank part, which begins at the smallest penalty that makes this part 0.
     Each fit starts from the previous one, and is scored on the held-out fold by the mean
-    log-likelihood per observation: each client reports the sum over its observations, and their
-    number. The rank and penalties with the largest mean score over the folds are then fitted to all
-    cells, again along the path.
-
-    All fits are federated, with ``omega``, ``participation`` and the other parameters. Read more in
-    :doc:`/imputation`.
+    log-likelihood per observation, of which each client reports the sum. The rank and penalties
+    with the largest mean score are then fitted to all cells, again along the path. All fits are
+    federated. Read more in :doc:`/imputation`.
 
     Parameters
     ----------
     ranks : list of (int or None), default=(None,)
-        Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound
-        can predict far better: in simulated tables, errors of missing cells were up to 27 % smaller
-        with ``(1, 2, 3, 4, None)``, in three to four times the time; two real tables gained
-        nothing. For large matrices, only give bounds: without a bound, small penalties let the
-        rank, and with it time and memory, grow to nearly ``min(n_rows, n_columns)``.
+        Bounds on the rank to choose from; None for no bound. With a few strong factors, a bound can
+        predict far better (up to 27 % in simulated tables). For large matrices, only give bounds:
+        without one, small penalties let the rank grow to nearly ``min(n_rows, n_columns)``.
     penalties : int or array-like of shape (n_penalties,), default=10
         Number of penalties on the path, equally spaced on a log scale; or the penalties themselves,
         which are tried from the largest to the smallest.
@@ -88,16 +76,14 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         "auto" tries 0.1 and 1, and then ten times the largest one as long as the largest is the
         best, up to 1e5. With ``effects="none"``, only the first one is used.
     eps : float in (0, 1), default=0.01
-        Ratio of the last to the first penalty of the path, if ``penalties`` is a number. Decrease
-        it if the best penalty is the last: strong signals need smaller penalties.
+        Ratio of the last to the first penalty of the path, if ``penalties`` is a number.
     n_splits : int, default=5
         Number of folds, at least 2. All observations of a cell, by one client or by several, are in
         the same fold.
     patience : int, "auto" or None, default="auto"
         Number of consecutive penalties without an improvement of the best score after which a path
-        ends. Penalties so large that the low-rank part is 0 in all fits do not count. "auto" is
-        three tenths of the number of penalties, and at least three. None follows every path to its
-        end.
+        ends; those with a low-rank part of 0 in all fits do not count. "auto" is three tenths of
+        the number of penalties, and at least three; None follows every path to its end.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers with variance 1; the values 0 and 1; or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
@@ -125,8 +111,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Operator that compresses the messages.
     omega : float >= 0, default=0.0
         Relative variance ω of the compression.
-    participation : float in (0, 1], default=1.0
-        Probability p that a client takes part in a round.
+    participation : float in (0, 1], or int, default=1.0
+        Probability p that a client takes part in a round, or the number of clients that take part,
+        drawn without replacement: 1.0 are all clients, 1 is one client.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Weight of a client in the fits: its number of observations, or the same weight for every
         client. In the score, all held-out observations have the same weight.
@@ -142,8 +129,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         Pass an int for reproducible folds and fits.
     n_jobs : int, default=None
         Number of processes that run the search, and of threads that simulate clients in the fit to
-        all cells; as in joblib. The result does not depend on it. With several processes, a
-        callable ``step_size`` and a ``Compressor`` have to be picklable.
+        all cells; as in joblib. The result does not depend on it.
     verbose : int, default=0
         Verbosity: 1 prints the score of each combination of rank and penalties, 2 also prints the
         rounds of the last fit.
@@ -163,10 +149,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         ``ranks``, then of ``effects_penalties``, then of the path: ``params`` (a list of dicts),
         ``param_rank``, ``param_effects_penalty``, ``param_penalty``, ``split0_test_score`` and so
         on (mean log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
-        ``std_test_score``, ``rank_test_score`` (1 is the best); over the folds, the means
-        ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits
-        that reached ``tol``), and the sum ``uplink_bits``. Effects penalties that "auto" added come
-        last.
+        ``std_test_score``, ``rank_test_score`` (1 is the best), the means ``mean_n_iter`` (rounds)
+        and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits that reached ``tol``), and
+        the sum ``uplink_bits``.
     n_iter_ : int
         Number of rounds of the last fit, the one to all cells.
     penalty_max_ : float
@@ -189,11 +174,8 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
     not convex: a fit along the path may reach another optimum than a fit from scratch.
 
     The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
-    of ``best_estimator_``. The observed cells, row sums and column sums are sent, and counted, with
-    the first fit of a path. :doc:`/what_leaves_a_client` says which messages are not counted.
-
-    The spread of Gaussian cells has to be at least about 1e-7: otherwise, rounding hides the
-    differences between scores. Multiply such cells by a power of ten.
+    of ``best_estimator_``. The observed cells, row sums and column sums are counted with the first
+    fit of a path. :doc:`/what_leaves_a_client` says which messages are not counted.
 
     Examples
     --------
@@ -252,7 +234,7 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         n_inner: int | Literal["auto"] = "auto",
         compressor: CompressorName | Compressor | None = "dithering",
         omega: float = 0.0,
-        participation: float = 1.0,
+        participation: Participation = 1.0,
         client_weights: ClientWeights = "n_samples",
         max_iter: int | None = 200,
         max_epochs: float | None = None,
@@ -306,11 +288,10 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         X : list of clients, or array-like of shape (n_rows, n_columns)
             As in :meth:`FederatedMatrixImputer.fit`.
         y : Ignored
-            Not used, present for scikit-learn's API.
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, if X is one matrix or one array of triplets.
         shape : tuple of two int, default=None
-            Numbers of sites and months. If given, dense 2-D arrays are read as triplets.
+            Numbers of sites and months of triplets.
 
         Returns
         -------
@@ -321,17 +302,15 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         TypeError, ValueError
             If data or parameters are invalid; an earlier fit is then kept unchanged.
         KeyboardInterrupt
-            If the search is interrupted from the keyboard. An interruption of the final fit to all
-            cells does not raise: the fit keeps what it has reached.
+            If the search is interrupted from the keyboard; the final fit keeps what it has reached.
 
         Warns
         -----
         ConvergenceWarning
             If ``tol`` was not reached, in the search or in the final fit.
         UserWarning
-            If the best penalty is the smallest of a path that was given by the number `penalties`
-            and by `eps`, and the rank has no bound or the last step gained more than 0.1 nats per
-            held-out cell; and as in :meth:`FederatedMatrixImputer.fit`.
+            If the best penalty is the smallest of a path given by `penalties` and `eps`, unless the
+            rank is bounded and the last step gained less than 0.1 nats per held-out cell.
         """
         # The last fit gives the warnings about parameters and data.
         with collect_warnings():
@@ -347,11 +326,13 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
             )
             for rank in grid.ranks:
                 check_rank("ranks", rank, cells.shape)
-            folds = deal_cells(cells, self.n_splits, seed)
-            self._check_minibatches(cells, folds)
+            folds = fold_of_cells(cells, self.n_splits, seed)
+            check_minibatches_without_folds(self, cells, folds)
             imputer = self._imputer(seed)
-            trials, largest = self._search(imputer, cells, folds, grid)
-        results, best_index = tabulated(trials), index_of_best(trials)
+            trials, largest = search_grid(
+                imputer, cells, folds, grid, self.patience, n_jobs=self.n_jobs, verbose=self.verbose
+            )
+        results, best_index = cv_results_of(trials), index_of_best(trials)
         best = trials[best_index]
         path = grid.path(largest[best.effects_penalty])
         advice = refit(imputer, best, path, X, clients=clients, shape=shape)
@@ -370,115 +351,9 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         for message, category in advice:
             warn(message, category)
         if isinstance(self.penalties, Real) and len(path) > 1 and best.penalty == path[-1]:
-            self._warn_of_end(best, gain=best.score - trials[best_index - 1].score)
-        _warn_of_interruption(imputer)
-        self._warn_of_rounds(trials)
+            self._warn_of_smallest_penalty(best, gain=best.score - trials[best_index - 1].score)
+        self._warn_of_convergence(trials)
         return self
-
-    def transform(self, X: MatricesLike) -> Transformed:
-        """Replace missing cells by their fitted means; observed cells are kept.
-
-        Parameters
-        ----------
-        X : list of clients, or array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
-            As returned by :meth:`FederatedMatrixImputer.transform` of ``best_estimator_``.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            As in :meth:`FederatedMatrixImputer.transform`.
-
-        Warns
-        -----
-        UserWarning
-            As in :meth:`FederatedMatrixImputer.transform`.
-        """
-        check_is_fitted(self)
-        # By the imputer's own set_output: that of this class would only wrap the first table of a
-        # tuple.
-        imputer = copy(self.best_estimator_)
-        imputer._sklearn_output_config = getattr(self, "_sklearn_output_config", {})
-        return imputer.transform(X)
-
-    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Names of the columns, as in :meth:`FederatedMatrixImputer.get_feature_names_out`.
-
-        Parameters
-        ----------
-        input_features : array-like of str, default=None
-
-        Returns
-        -------
-        names : ndarray of str
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        ValueError
-            If the names differ from those of the fit.
-        """
-        check_is_fitted(self)
-        return self.best_estimator_.get_feature_names_out(input_features)
-
-    def fitted_mean(
-        self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
-    ) -> FloatArray:
-        """Fitted means of all cells, or of some rows and columns.
-
-        Parameters
-        ----------
-        rows, columns : array-like of int, default=None
-            Positions of rows and columns, negative ones from the end; None for all.
-
-        Returns
-        -------
-        means : ndarray of shape (len(rows), len(columns))
-            Expected values, probabilities or expected counts, depending on ``family``.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        IndexError, TypeError, ValueError
-            As in :meth:`FederatedMatrixImputer.fitted_mean`.
-
-        Warns
-        -----
-        UserWarning
-            As in :meth:`FederatedMatrixImputer.transform`.
-        """
-        check_is_fitted(self)
-        return self.best_estimator_.fitted_mean(rows, columns)
-
-    def score(self, X: MatricesLike, y: object = None) -> float:
-        """Mean log-likelihood per observation, in nats, under ``best_estimator_``.
-
-        Parameters
-        ----------
-        X : list of clients, or array-like of shape (n_rows, n_columns)
-            As in :meth:`FederatedMatrixImputer.score`.
-        y : Ignored
-
-        Returns
-        -------
-        log_likelihood : float
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            As in :meth:`FederatedMatrixImputer.score`.
-        """
-        check_is_fitted(self)
-        return self.best_estimator_.score(X)
 
     def __sklearn_tags__(self) -> Tags:
         """Accept NaN and sparse matrices."""
@@ -507,71 +382,28 @@ class FederatedMatrixImputerCV(TransformerMixin, BaseEstimator):
         parameters.update(random_state=seed, warm_start=True, verbose=max(self.verbose - 1, 0))
         return FederatedMatrixImputer(**parameters)
 
-    def _check_minibatches(self, cells: CellData, folds: IntArray) -> None:
-        """Raise if a client has too few cells for its minibatches once a fold is held out."""
-        owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
-        for fold in range(self.n_splits):
-            lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
-            has_cells = lengths > 0
-            with error_context(f"Without the cells of fold {fold}"):
-                check_minibatches(self, lengths[has_cells], cells.ids[has_cells], "observed cells")
-
-    def _search(
-        self, imputer: FederatedMatrixImputer, cells: CellData, folds: IntArray, grid: Grid
-    ) -> tuple[list[Trial], dict[float, float]]:
-        """Trials, and the largest penalty of the path for each penalty on the effects."""
-        # The cells are numbered by common sites already, and these histories are not shown.
-        imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
-        trials, largest, ridges = [], {}, grid.ridges
-        while ridges:
-            for ridge in ridges:
-                beginning = clone(imputer).set_params(effects_penalty=ridge)
-                largest[ridge] = largest_penalty(beginning, cells)
-            plans = []
-            for rank, ridge in product(grid.ranks, ridges):
-                first = clone(imputer).set_params(rank=rank, effects_penalty=ridge)
-                plans.append((first, grid.path(largest[ridge])))
-            trials += follow_paths(
-                plans, cells, folds, self.patience, n_jobs=self.n_jobs, verbose=self.verbose
-            )
-            ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)])
-        return trials, largest
-
-    def _warn_of_end(self, best: Trial, gain: float) -> None:
-        # With a suitable bound on the rank, hardly any penalty is needed: the scores settle.
-        if best.rank is not None and gain < _SETTLED:
-            return
-        or_bound = " or a bound in ranks" if best.rank is None else ""
-        warn(
-            f"The best penalty, {best.penalty:.3g}, is the smallest that was tried. A smaller eps "
-            f"(it was {self.eps:g}){or_bound} may predict better.",
-            UserWarning,
-        )
-
-    def _warn_of_rounds(self, trials: list[Trial]) -> None:
-        n_fits = self.n_splits * len(trials)
-        n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
-        if n_failed:
-            given = [name for name in ("max_iter", "max_epochs") if getattr(self, name) is not None]
-            longer = f"increase {' or '.join(given)}"
-            ways = [*instead_of_more_rounds(self), longer, "leave out small penalties"]
-            if less_noise := against_minibatch_noise(self):
-                ways.insert(0, f"use {join_alternatives(less_noise)}")
-            advice = ", or ".join(ways) if self.tol else "increase tol"
+    def _warn_of_smallest_penalty(self, best: Trial, gain: float) -> None:
+        # With a suitable bound on the rank, hardly any penalty is needed.
+        if best.rank is None or gain >= _NEGLIGIBLE_GAIN:
             warn(
-                f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol}: "
-                f'see cv_results_["n_converged"]. {advice[0].upper()}{advice[1:]}.',
+                f"The best penalty, {best.penalty:.3g}, is the smallest that was tried: a smaller "
+                f"eps (it was {self.eps:g}), or a bound in ranks, may predict better.",
+                UserWarning,
+            )
+
+    def _warn_of_convergence(self, trials: list[Trial]) -> None:
+        imputer, n_fits = self.best_estimator_, self.n_splits * len(trials)
+        n_failed = n_fits - sum(trial.converged.sum() for trial in trials)
+        if imputer._stopped_by == "keyboard":
+            warn(
+                "The search was complete, but the fit to all cells was stopped: fit "
+                "FederatedMatrixImputer with best_params_ for more rounds.",
                 ConvergenceWarning,
             )
-
-
-def _warn_of_interruption(imputer: FederatedMatrixImputer) -> None:
-    """Warn if the fit to all cells was stopped from the keyboard."""
-    if imputer._stopped_by != "keyboard":
-        return
-    when = f"after {plural(imputer.n_iter_, 'round')}" if imputer.n_iter_ else "at a larger penalty"
-    warn(
-        f"The search itself was complete; the fit to all cells was stopped {when}. For more "
-        "rounds, fit FederatedMatrixImputer with best_params_.",
-        ConvergenceWarning,
-    )
+        if n_failed:
+            warn(
+                f"{n_failed} of {n_fits} fits of the search did not converge to tol={self.tol} "
+                '(cv_results_["n_converged"]): increase max_iter, max_epochs or tol, or leave out '
+                "small penalties.",
+                ConvergenceWarning,
+            )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
-from ._federation import fingerprint
+from ._client_vectors import DenseLayout
 from ._input.clients import (
     check_clients,
     check_columns_of_fit,
@@ -46,22 +46,23 @@ from ._typing import (
     IntArray,
     LabelsByClient,
     OneTable,
+    Participation,
     RowWeights,
     Seed,
     SolverName,
     StepSize,
     available_if,
 )
+from .clients.local import LocalClients
 from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
-from .models.mixture.gaussian_mixture import COVARIANCE_TYPES
+from .models.mixture.covariances import COVARIANCES
 from .models.mixture.given import check_start
-from .solvers._base import Problem
 from .solvers._fit_task import FitTask
+from .solvers._fitted_state import FittedState, at_average, fitted_state
 from .solvers._from_parameters import check_federated_parameters
-from .solvers._memory import Memory, at_estimate, memory_of
 from .solvers._resume import check_checkpoint_parameters
-from .solvers._run_state import Progress
+from .solvers._state import RunState
 
 
 def _reads_rows_once(estimator: FederatedGaussianMixture) -> Literal[True]:
@@ -131,8 +132,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
         disables compression. An operator given by its name uses the coarsest level within this
         bound; a ``Compressor`` object keeps its own level.
-    participation : float in (0, 1], default=1.0
-        Probability p that a client takes part in a round.
+    participation : float in (0, 1], or int, default=1.0
+        Probability p that a client takes part in a round, or the number of clients that take part,
+        drawn without replacement: 1.0 are all clients, 1 is one client.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Weight w_i of a client: its share of all rows, so that the objective is the pooled
         likelihood, or the same weight for every client.
@@ -301,7 +303,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         n_inner: int | Literal["auto"] = "auto",
         compressor: CompressorName | Compressor | None = "dithering",
         omega: float = 0.0,
-        participation: float = 1.0,
+        participation: Participation = 1.0,
         client_weights: ClientWeights = "n_samples",
         max_iter: int | None = 100,
         max_epochs: float | None = None,
@@ -436,19 +438,22 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         given = check_start(settings, settings.n_features_in_, warm=memory is not None)
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
-        # Control variates are valid for other rows too, and FedEM's clients keep nothing else.
-        digest = "" if settings.solver == "fedem" else fingerprint(federation)
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
         with Workers(self.n_jobs) as workers:
+            local = LocalClients(federation, workers)
+            # Control variates are valid for other rows too, and FedEM's clients keep nothing else.
+            digest = "" if settings.solver == "fedem" else local.fingerprint()
             if memory is None:
-                problem, start = new_runs(settings, federation, given)
+                problem, start = new_runs(settings, local, given)
             else:
-                memory = at_estimate(memory)
-                problem, start = next_run(settings, data.ids, federation, given, memory, digest)
+                memory = at_average(memory)
+                problem, start = next_run(
+                    settings, data.ids, federation.totals, local, given, memory, digest
+                )
 
             model: Any = problem.model  # a GaussianMixtureModel
 
-            def so_far(run: Progress) -> dict[str, Any]:
+            def so_far(run: RunState) -> dict[str, Any]:
                 fitted = so_far_fitted(model, run.server, run.n_rounds, settings)
                 return {**fitted, "n_clients_": len(data.ids), "client_ids_": data.ids.copy()}
 
@@ -457,14 +462,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 problem,
                 start,
                 seeds,
-                workers,
+                local,
                 resume_from,
                 lambda: task.begin_start(so_far),
             )
-        after = memory_of(data.ids, problem, best.server, best.states, best.gains, digest)
+        after = fitted_state(data.ids, federation.totals, settings.solver, problem, best, digest)
         after = after._replace(row_weight=row_weight)
-        history = {**best.history, "weights": best.trace}
-        self._store(after, history, best.criteria, problem, settings, converged_=best.converged)
+        history = {**best.history.as_dict(), "weights": np.array(best.trace)}
+        criteria = best.criteria("log_likelihood")
+        self._store(after, history, criteria, settings, converged_=best.converged)
         self.__dict__.pop("new_client_ids_", None)  # left by an earlier partial_fit
         task.end()
         warn_of_fit(settings, problem, best)
@@ -574,13 +580,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             if memory is None:
                 beginning = first_call(settings, data.ids, federation, given, workers)
             else:
-                beginning = next_call(settings, data.ids, federation, given, memory, self.history_)
+                beginning = next_call(
+                    settings, data.ids, federation, given, memory, workers, self.history_
+                )
             after, history, unseen = read_call(settings, beginning, data.ids, workers)
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.
         # If no client answered the first call, there is only that of its start.
         criteria = [*criteria, *unseen] or history["log_likelihood"][:1].tolist()
         new_ids = after.ids[n_known:].copy()
-        self._store(after, history, criteria, beginning.problem, checked, new_client_ids_=new_ids)
+        self._store(after, history, criteria, checked, new_client_ids_=new_ids)
         return self
 
     @overload
@@ -629,7 +637,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     # ---- fitting
 
-    def _last_memory(self) -> Memory | None:
+    def _last_memory(self) -> FittedState | None:
         """Memory of the last fit or None; raise for the unfinished copy that a callback gets."""
         memory = getattr(self, "_memory", None)
         if memory is None and hasattr(self, "converged_"):
@@ -652,7 +660,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
         hint = "Pass data to fit. GridSearchCV compares several numbers." if is_data else ""
         check_number("n_components", self.n_components, kind=Integral, low=1, hint=hint)
-        check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
+        check_choice("covariance_type", self.covariance_type, tuple(COVARIANCES))
         check_choice("init_params", self.init_params, INIT_PARAMS)
         check_number(
             "reg_covar", self.reg_covar, low=0, hint="Use 0 to add nothing to the covariances."
@@ -664,16 +672,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
 
     def _store(
         self,
-        memory: Memory,
+        memory: FittedState,
         history: dict[str, NDArray[Any]],
         criteria: list[float],
-        problem: Problem,
         checked: FederatedGaussianMixture,
         **attributes: Any,
     ) -> None:
         """Set the fitted attributes, all at once."""
         lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
-        fitted = at_estimate(memory)
+        fitted = at_average(memory)
         store(
             self,
             so_far_fitted(fitted.model, fitted.server, len(history["round"]) - 1, checked),
@@ -682,7 +689,14 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             history_=history,
             n_clients_=len(memory.ids),
             client_ids_=memory.ids.copy(),  # the memory has its own
-            client_drift_=problem.vectors.norms(memory.states.controls),
+            client_drift_=_norms(memory),
             _memory=memory,
             **attributes,
         )
+
+
+def _norms(fitted: FittedState) -> FloatArray:
+    """||V_i|| of each client; 0 without control variates."""
+    if not fitted.controls.size:
+        return np.zeros(len(fitted.ids))
+    return DenseLayout(*fitted.controls.shape).norms(fitted.controls)

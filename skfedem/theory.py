@@ -16,11 +16,7 @@ References
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from ._parameters import (
     check_counts,
@@ -43,32 +39,7 @@ __all__ = [
 ]
 
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result", int, float)
-
-
-def _finite(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Compute in Python's numbers, and raise ValueError if the result overflows."""
-
-    @wraps(function)
-    def computed(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        try:
-            result = function(*args, **kwargs)
-            if not math.isfinite(result):
-                raise OverflowError("a constant is infinite")
-        except ArithmeticError as error:
-            given = inspect.signature(function).bind(*args, **kwargs).arguments
-            shown = ", ".join(f"{name}={value}" for name, value in given.items())
-            raise ValueError(
-                f"Expected a finite {function.__name__}, got one out of the range of a double for "
-                f"{shown}. Give less extreme numbers."
-            ) from error
-        return result
-
-    return takes_python_numbers(computed)
-
-
-@_finite
+@takes_python_numbers
 def control_step(omega: float) -> float:
     """Largest step size of the control variates that the theorems allow.
 
@@ -85,7 +56,7 @@ def control_step(omega: float) -> float:
     Raises
     ------
     TypeError, ValueError
-        If `omega` is not a finite number, or is negative.
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -103,7 +74,7 @@ def control_step(omega: float) -> float:
     return 1 / (1 + omega)
 
 
-@_finite
+@takes_python_numbers
 def participation_omega(omega: float, participation: float) -> float:
     """Relative variance of messages with compression and partial participation.
 
@@ -122,7 +93,7 @@ def participation_omega(omega: float, participation: float) -> float:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -143,7 +114,7 @@ def participation_omega(omega: float, participation: float) -> float:
     return omega + (1 - participation) * (1 + omega) / participation
 
 
-@_finite
+@takes_python_numbers
 def max_step_size(
     n_clients: int,
     omega: float,
@@ -181,7 +152,7 @@ def max_step_size(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     See Also
     --------
@@ -217,26 +188,19 @@ def max_step_size(
     curvature_bound = v_min / 2 / gradient_lipschitz
     if omega_p == 0:
         return curvature_bound
-    message_bound = (
-        participation
-        * math.sqrt(n_clients)
-        / (2 * math.sqrt(2) * field_lipschitz * (1 + omega) * math.sqrt(omega_p))
-    )
+    message_noise = field_lipschitz * (1 + omega) * math.sqrt(omega_p)
+    message_bound = participation * math.sqrt(n_clients) / (2 * math.sqrt(2) * message_noise)
     return min(curvature_bound, message_bound)
 
 
-@_finite
+@takes_python_numbers
 def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> float:
     """Factor of the clients' sampling variance in the limiting error of FedEM.
 
     Parameters
     ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
-    participation : float, default=1.0
-        Probability p that a client takes part in a round, ``0 < participation <= 1``.
+    n_clients, omega, participation
+        As in :func:`max_step_size`.
 
     Returns
     -------
@@ -246,7 +210,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -269,7 +233,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
 
 
-@_finite
+@takes_python_numbers
 def optimal_step_size(
     n_clients: int,
     omega: float,
@@ -285,10 +249,8 @@ def optimal_step_size(
 
     Parameters
     ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
+    n_clients, omega
+        As in :func:`max_step_size`.
     n_rounds : int
         Number of rounds k_max, ``n_rounds >= 1``.
     initial_gap : float
@@ -296,12 +258,8 @@ def optimal_step_size(
     noise_variance : float
         Mean over clients of the variance of a minibatch statistic (σ² in A7), in squared units of
         the statistics, ``noise_variance >= 0``.
-    v_min : float
-        Positive lower bound of the eigenvalues of the matrices B in assumption A4 (∇W = -B h).
-    gradient_lipschitz : float
-        Lipschitz constant of ∇W, positive (L_Ẇ in A4).
-    field_lipschitz : float
-        Root mean square L of the Lipschitz constants of the clients' fields, positive (A5).
+    v_min, gradient_lipschitz, field_lipschitz : float
+        As in :func:`max_step_size`.
 
     Returns
     -------
@@ -313,7 +271,7 @@ def optimal_step_size(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -345,7 +303,7 @@ def optimal_step_size(
     return min(math.sqrt(initial_gap / (n_rounds * noise)), max_step)
 
 
-@_finite
+@takes_python_numbers
 def vr_batch_size(n_inner: int, omega: float) -> int:
     """Number of rows that a client reads in an inner round of VR-FedEM.
 
@@ -364,7 +322,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     See Also
     --------
@@ -389,7 +347,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     return max(1, round(quotient) if is_whole else math.ceil(quotient))
 
 
-@_finite
+@takes_python_numbers
 def vr_step_size(
     n_clients: int,
     omega: float,
@@ -403,10 +361,8 @@ def vr_step_size(
 
     Parameters
     ----------
-    n_clients : int
-        Number n of clients, ``n_clients >= 1``.
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
+    n_clients, omega
+        As in :func:`max_step_size`.
     v_min, v_max : float
         Bounds of the eigenvalues of the matrices B in assumption A4 (∇W = -B h), ``0 < v_min <=
         v_max``.
@@ -425,7 +381,7 @@ def vr_step_size(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number in its domain, or ``v_max < v_min``.
+        If an argument is not a number or out of its domain.
 
     See Also
     --------
@@ -456,18 +412,14 @@ def vr_step_size(
     )
     if v_max < v_min:
         raise ValueError(f"Expected v_max >= v_min, got v_max={v_max!r} and v_min={v_min!r}.")
-    message_term = (
-        4
-        * math.sqrt(2)
-        * (v_max / gradient_lipschitz)
-        * (field_lipschitz / math.sqrt(n_clients))
-        * (1 + omega)
-        * math.sqrt(omega + (1 + 10 * omega) / 8)
+    message_noise = (1 + omega) * math.sqrt(omega + (1 + 10 * omega) / 8)
+    field_noise = field_lipschitz / math.sqrt(n_clients) * message_noise
+    return (v_min / gradient_lipschitz) / (
+        1 + 4 * math.sqrt(2) * (v_max / gradient_lipschitz) * field_noise
     )
-    return (v_min / gradient_lipschitz) / (1 + message_term)
 
 
-@_finite
+@takes_python_numbers
 def vr_cost(
     n_clients: int, n_samples: float, batch_size: float, n_inner: int, n_outer: int
 ) -> float:
@@ -495,7 +447,7 @@ def vr_cost(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     Notes
     -----
@@ -517,7 +469,7 @@ def vr_cost(
     return n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)
 
 
-@_finite
+@takes_python_numbers
 def vr_n_inner(n_samples: float, omega: float) -> int:
     """Number of inner rounds with which VR-FedEM reaches a given accuracy at the least cost.
 
@@ -537,7 +489,7 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     Raises
     ------
     TypeError, ValueError
-        If an argument is not a finite number or is out of range.
+        If an argument is not a number or out of its domain.
 
     See Also
     --------

@@ -7,15 +7,16 @@ import literal_imputation as oracle
 from skfedem import FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
+from skfedem.clients.local import LocalClients
 from skfedem.compression import Identity
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import Effects, Margins, Support
+from skfedem.models.matrix.main_effects import Margins, Support
 from skfedem.models.matrix.start import low_rank_model, start_run
-from skfedem.models.matrix.theta import Cells
-from skfedem.solvers import fedem
-from skfedem.solvers._base import Problem
+from skfedem.models.matrix.theta import Cells, Effects
 from skfedem.solvers._loop import Options, run
-from skfedem.solvers.step_size import automatic_n_inner, automatic_step_size
+from skfedem.solvers._step_size import automatic_n_inner, automatic_step_size
+from skfedem.solvers.base import Problem, Task
+from skfedem.solvers.fedem import FEDEM
 
 SHAPE = (14, 9)
 
@@ -70,13 +71,14 @@ def federate(rows, columns, values, owners, client_weights="n_samples"):
         # Of the means over cells, in which a cell seen twice counts twice.
         weights = lengths / np.bincount(distinct // (SHAPE[0] * SHAPE[1]), counts)
         weights /= weights.sum()
-    return Federation(cells, offsets_of(lengths), weights)
+    return Federation(cells.with_positions(SHAPE[1]), offsets_of(lengths), weights)
 
 
 def problem_of(
     data, family, *, penalty=None, rank=None, effects="both", adaptive=True, compressor=None,
     participation=1.0, batch_size=None, n_inner=None, seed=0, client_weights="n_samples",
 ):  # fmt: skip
+    """Problem of the observers' cells, and their federation."""
     federation = federate(*data, client_weights)
     lengths = np.bincount(data[3])
     base = np.bincount(data[3], FAMILIES[family].log_base_measure(data[2]))[lengths > 0]
@@ -90,16 +92,13 @@ def problem_of(
     )
     model = low_rank_model(imputer, federation, SHAPE, base)
     compressor = Identity() if compressor is None else compressor
-    lengths = model.vectors(federation).distinct_lengths
-    omega = float(np.max(compressor.omega_for(lengths)))
+    omega = float(np.max(compressor.omega_for(model.message_lengths(federation.sizes))))
     if n_inner is None:
         n_inner = automatic_n_inner(
             federation.n_clients, federation.n_samples, omega, participation
         )
-    return Problem(
-        model, federation, compressor, omega, participation, 1 / (1 + omega), batch_size,
-        True, n_inner, seed,
-    )  # fmt: skip
+    task = Task(model, compressor, omega, 1 / (1 + omega), batch_size=batch_size, seed=seed)
+    return Problem(task, federation.sizes, participation, n_inner), federation
 
 
 def support_of(rows, columns, shape, counts=None):
@@ -123,17 +122,20 @@ def dense(low_rank):
     return low_rank.left * low_rank.singular_values @ low_rank.right.T
 
 
-def fitted(problem, *, solver=fedem, step_size=None, max_iter=3000, tol=0.0):
-    lasting_noise = problem.batch_size is not None and not solver.VARIANCE_REDUCED
-    problem = problem._replace(lasting_noise=lasting_noise)
+def fitted(problem, federation, *, solver=FEDEM, step_size=None, max_iter=3000, tol=0.0):
+    """State at the end of a run, with automatic steps unless one is given."""
+    is_noisy = problem.task.batch_size is not None and not solver.variance_reduced
+    problem = problem._replace(persistent_noise=is_noisy)
     if step_size is None:
         schedule = automatic_step_size(problem)
     else:
         schedule = lambda k: step_size  # noqa: E731
     options = Options(schedule, step_size is None, "field", max_iter, None, tol, "auto")
     with Workers() as workers:
-        start = start_run(problem.model, problem.federation)
-        return run(solver, problem, start, options, workers, lambda row: None)
+        clients = LocalClients(federation, workers)
+        clients.join(solver, problem.task)
+        start = start_run(problem.model, federation)
+        return run(solver, problem, start, options, clients, lambda row: None)
 
 
 every_family = pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])

@@ -87,8 +87,8 @@ class Forwarding(Compressor):
     def encode(self, values):
         return self.inner.encode(values)
 
-    def decode(self, data):
-        return self.inner.decode(data)
+    def decode(self, data, length):
+        return self.inner.decode(data, length)
 
 
 class Recording(Forwarding):

@@ -19,21 +19,23 @@ from sklearn.exceptions import ConvergenceWarning
 
 import literal_imputation as oracle
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._federation import Federation, offsets_of
+from skfedem._federation import Federation, offsets_of, positions_of, sample_weight_of
 from skfedem._parallel import Workers
+from skfedem._rows import take_rows
+from skfedem.clients.local import LocalClients
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import LEAST_PENALTY, Effects
+from skfedem.models.matrix.main_effects import LEAST_PENALTY
 from skfedem.models.matrix.start import low_rank_model, start_run
-from skfedem.models.matrix.theta import Cells, LowRank, Theta
+from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.units import standard_units
-from skfedem.solvers import fedem, vr_fedem
-from skfedem.solvers._base import Problem, server_half
-from skfedem.solvers._loop import active_clients, client_round
-from skfedem.solvers._run_state import initialise
+from skfedem.solvers._from_parameters import SOLVERS
+from skfedem.solvers._loop import open_round
+from skfedem.solvers._state import initial_state
+from skfedem.solvers.base import ClientGroup, Problem, Task, server_half
 
 LENGTHS = (9, 4, 17, 1, 6, 11)
 # They do not follow the numbers of rows.
@@ -133,7 +135,7 @@ def stack_cells(clients, weights):
         np.concatenate([client.counts for client in clients]).astype(float),
     )
     offsets = np.cumsum([0] + [len(client.rows) for client in clients])
-    return Federation(Cells(*columns), offsets, weights)
+    return Federation(Cells(*columns).with_positions(LOW_RANK_SHAPE[1]), offsets, weights)
 
 
 # ---- models
@@ -220,20 +222,20 @@ def mixture_model(federation, covariance_type, n_components=2, *, reg_covar=0.0,
         covariance_type=covariance_type,
         units=units,
         reg_covar=reg_covar,
-        second_moment=units.matrices_to_standard(second_moment) if rotates else None,
-        fixed_root=None if fixed is None else np.linalg.cholesky(fixed),
+        second_moment=units.covariances_to_standard(second_moment) if rotates else None,
+        fixed_cholesky=None if fixed is None else np.linalg.cholesky(fixed),
     )
 
 
 def standard_rows(model, rows):
     """Rows in standard units, one a row."""
-    return model.units.standardize(rows).T
+    return model.units.standardize(rows, np.array([len(rows)])).T
 
 
 def standard_reg_covar(model):
     """What ``reg_covar`` is in standard units: a matrix where units rotate, else a vector."""
     if model.covariance_type in ("full", "tied"):
-        return model.units.matrices_to_standard(model.reg_covar * np.eye(model.n_features))
+        return model.units.covariances_to_standard(model.reg_covar * np.eye(model.n_features))
     return model.reg_covar / model.units.scale**2
 
 
@@ -266,7 +268,7 @@ def mixture_case(covariance_type, fixed=None):
 
     def log_likelihoods(parameters):
         return mixture_log_likelihoods(
-            federation.rows, *in_row_units(model, parameters)[:3], covariance_type
+            federation.rows, *in_row_units(model.units, parameters)[:3], covariance_type
         )
 
     parameters = tuple(mixture_parameters(model, seed) for seed in range(4))
@@ -392,8 +394,6 @@ COMPRESSORS = [
     RandK(omega=0.3),
 ]
 
-SOLVERS = {"fedem": fedem, "vr_fedem": vr_fedem}
-
 _ROUGH = {"omega": 1.0, "participation": 0.6, "batch_size": 3}
 
 
@@ -444,7 +444,7 @@ class Setting(NamedTuple):
     """How the rounds of a run depart from exact ones."""
 
     compressor: object = Identity()
-    participation: float = 1.0
+    participation: float | int = 1.0
     batch_size: int | None = None
     replacement: bool = True
 
@@ -462,27 +462,30 @@ SETTINGS = {
 
 
 def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inner=4, **changes):
-    """Problem of a setting, with the control step that the estimators take."""
-    lengths = model.vectors(federation).distinct_lengths
+    """Problem of a setting, with the control step that the estimators take.
+
+    ``changes`` are other fields of the task or the problem.
+    """
+    lengths = model.message_lengths(federation.sizes)
     omega = float(np.max(setting.compressor.omega_for(lengths)))
-    return Problem(
+    task = Task(
         model=model,
-        federation=federation,
         compressor=setting.compressor,
         omega=omega,
-        participation=setting.participation,
         control_step=1 / (1 + omega),
         batch_size=setting.batch_size,
         replacement=setting.replacement,
-        n_inner=n_inner,
         seed=seed,
-    )._replace(**changes)
+    )
+    task = task._replace(**{k: v for k, v in changes.items() if k in Task._fields})
+    problem = Problem(task, federation.sizes, setting.participation, n_inner)
+    return problem._replace(**{k: v for k, v in changes.items() if k not in Task._fields})
 
 
 def problem_of_alike(n_clients=20, n_rows=10, **changes):
     """Problem of a mixture with diagonal covariances, whose clients have as many rows each."""
     federation = stack(ragged_clients((n_rows,) * n_clients))
-    return make_problem(mixture_model(federation, "diag"), federation, **changes)
+    return make_problem(mixture_model(federation, "diag"), federation, **changes), federation
 
 
 def client_means(model, federation, parameters):
@@ -499,9 +502,10 @@ def mean_statistics(model, federation, parameters):
     return federation.weights @ client_means(model, federation, parameters)[0]
 
 
-def weighted_sum(problem, vectors):
+def weighted_sum(model, federation, vectors):
     """Server's vector: the weighted sum of all clients' vectors, client by client."""
-    federation, layout, total = problem.federation, problem.vectors, problem.vectors.server_zeros()
+    layout = model.vectors(federation)
+    total = np.zeros(layout.length)
     for client, weight in enumerate(federation.weights):
         if vectors.ndim == 2:
             total += weight * vectors[client]
@@ -511,11 +515,11 @@ def weighted_sum(problem, vectors):
     return total
 
 
-def mean_field(problem, server):
+def mean_field(model, federation, server):
     """h(Ŝ), from all rows of all clients."""
-    every = np.arange(problem.federation.n_clients)
-    estimate = problem.model.all_rows(problem.federation, server.parameters, every)
-    return weighted_sum(problem, estimate.statistics - problem.model.reference(server.statistics))
+    estimate = model.all_rows(federation, server.parameters, np.arange(federation.n_clients))
+    fields = estimate.statistics - model.reference(server.statistics)
+    return weighted_sum(model, federation, fields)
 
 
 def start_at(model, federation, parameters):
@@ -524,18 +528,36 @@ def start_at(model, federation, parameters):
     return Start(statistics, model.maximization(statistics))
 
 
-def copied(states):
-    """Copy of the client states, which a round overwrites."""
-    return type(states)(*(kept.copy() for kept in states))
+def federation_of(federation, clients):
+    """Federation of some clients alone."""
+    lengths = federation.lengths[clients]
+    chosen, offsets = positions_of(federation.offsets[clients], lengths), offsets_of(lengths)
+    weights = federation.sample_weight
+    if weights is not None:
+        weights = sample_weight_of(weights.values[chosen], offsets)
+    rows = federation.rows
+    rows = rows.take(chosen) if isinstance(rows, Cells) else take_rows(rows, chosen)
+    return Federation(rows, offsets, federation.weights[clients], weights)
 
 
-def states_of(solver, problem, states, clients):
-    """Copy of what the states hold of some clients."""
-    every = np.arange(problem.federation.n_clients)
-    numbers = np.isin(every, clients)
-    own = problem.vectors.within(every, numbers)
-    where = (numbers if name in solver.PER_CLIENT else own for name in states._fields)
-    return type(states)(*(kept[at].copy() for kept, at in zip(states, where, strict=True)))
+def kept_by(solver, model, federation, now, clients):
+    """Copies of the controls and states that some clients have after a round, by their names."""
+    clients, every = np.atleast_1d(clients), np.arange(federation.n_clients)
+    own = model.vectors(federation).submask(every, np.isin(every, clients))
+    rows = positions_of(federation.offsets[clients], federation.lengths[clients])
+    where = {name: clients for name in solver.per_client} | dict.fromkeys(solver.per_row, rows)
+    kept = {name: field[where.get(name, own)] for name, field in now.states._asdict().items()}
+    if now.controls.size:
+        kept["controls"] = now.controls[own]
+    return {name: np.array(field) for name, field in kept.items()}
+
+
+def group_of(solver, model, federation, now, clients):
+    """Group of some clients, as they are after a round."""
+    clients = np.atleast_1d(clients)
+    kept = kept_by(solver, model, federation, now, clients)
+    controls = kept.pop("controls", now.controls)
+    return ClientGroup(federation, clients, clients, controls, type(now.states)(**kept))
 
 
 def arrays_in(value):
@@ -586,25 +608,37 @@ class AfterRound(NamedTuple):
     """What stands after a round."""
 
     server: NamedTuple
+    controls: np.ndarray
     states: NamedTuple
-    info: NamedTuple
-    received: NamedTuple
-    active: np.ndarray
+    info: object = None
+    aggregated: object = None
+    active: np.ndarray = np.arange(0)
 
 
-def run_rounds(solver, problem, start, n_rounds, step_size=0.05, control_init="field"):
-    """Yield what stands before the first round, and after each."""
+def copies(clients):
+    """Copies of the controls and states of all clients, which a round overwrites."""
+    controls, states = clients.save().values()
+    return controls.copy(), type(states)(*(kept.copy() for kept in states))
+
+
+def run_rounds(
+    solver, problem, federation, start, n_rounds, step_size=0.05, control_init="field", places=None
+):
+    """Yield what stands before the first round, and after each.
+
+    ``places(federation, workers)`` gives the clients, by default all of them in this process.
+    """
     with Workers(1) as workers:
-        progress, states, *_ = initialise(
-            solver, problem, start, workers, control_init=control_init
-        )
-        server = progress.server
-        yield AfterRound(server, copied(states), None, None, np.arange(0))
+        clients = (places or LocalClients)(federation, workers)
+        clients.join(solver, problem.task)
+        server = initial_state(problem, start, clients, control_init=control_init).server
+        yield AfterRound(server, *copies(clients))
         for _ in range(n_rounds):
-            active = active_clients(problem, server.round_index)
-            received = client_round(solver, problem, server, states, active, workers)
-            server, info = server_half(problem, server, received, step_size)
-            yield AfterRound(server, copied(states), info, received, active)
+            broadcast, active = open_round(problem, server)
+            aggregated = clients.round(broadcast, active)
+            server, info = server_half(problem, server, aggregated, step_size)
+            clients.commit(broadcast.round_index)
+            yield AfterRound(server, *copies(clients), info, aggregated, active)
 
 
 _FIRST_ROUNDS = {}
@@ -616,9 +650,9 @@ def first_rounds(case, solver, setting):
     As many tests read them, nobody may write into them: not even a client's half into the states,
     of which it returns others.
     """
-    key = id(case.model), solver, setting  # the problem keeps the model alive
+    key = id(case.model), solver.name, setting  # the problem keeps the model alive
     if key not in _FIRST_ROUNDS:
         problem = make_problem(case.model, case.federation, setting)
-        rounds = tuple(run_rounds(solver, problem, case.starts[0], n_rounds=5))
+        rounds = tuple(run_rounds(solver, problem, case.federation, case.starts[0], n_rounds=5))
         _FIRST_ROUNDS[key] = problem, read_only(rounds)
     return _FIRST_ROUNDS[key]

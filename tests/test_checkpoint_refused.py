@@ -118,49 +118,30 @@ def test_damaged_files_are_refused(run, tmp_path):
         damaged.write_bytes(content[:n_bytes])
         with pytest.raises(ValueError, match=r"truncated or damaged.*previous"):
             clone(estimator).fit(matrices(), resume_from=damaged)
-    # The archive's directory says how members are compressed, and whether they are encrypted.
+    # Anywhere: the archive's directory says how members are compressed and whether encrypted.
     directory = content.index(b"PK\x01\x02")
-    for place in [*range(40, len(content), 997), *range(directory, directory + 46)]:
+    last = range(len(content) - 100, len(content))
+    for place in [*range(60, len(content), 997), *range(directory, directory + 46), *last]:
         changed = bytearray(content)
         changed[place] ^= 0xFF
         damaged.write_bytes(changed)
-        try:
-            fit = clone(estimator).fit(matrices(), resume_from=damaged)
-        except ValueError as error:
-            assert "checkpoint" in str(error)
-            assert len(str(error)) < 600 + 2 * len(str(damaged))  # not all that may follow
-        else:  # a byte of the archive that holds no content, as a time stamp
-            assert_same_fit(fit, estimator)
+        with pytest.raises(ValueError, match=r"truncated or damaged.*previous"):
+            clone(estimator).fit(matrices(), resume_from=damaged)
 
 
-def test_damaged_members_are_refused(tmp_path):
+def test_a_checkpoint_without_its_digest_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     _checkpoint.save(path, {"of": 1}, {"large": np.arange(1000)})
     assert _checkpoint.identity_of(path) == {"of": 1}
     with np.load(path) as file:
         arrays = dict(file)
-    content = bytearray(path.read_bytes())
-    # A member of more than 4096 bytes is parsed before its checksum is known.
-    content[content.index(b"}", content.index(b"state.large.npy"))] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"truncated or damaged.*previous"):
-        _checkpoint.identity_of(path)
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match="it ends after 0 bytes"):
-        _checkpoint.identity_of(path)
-    np.savez(path, **{**arrays, "digest": np.array(["a", "b"])})
-    with pytest.raises(ValueError, match="its digest differs"):
-        _checkpoint.identity_of(path)
-    del arrays["digest"]
+    content = path.read_bytes()
+    for other in (content[:-64], content + b"0", content[:70] + content):
+        path.write_bytes(other)
+        with pytest.raises(ValueError, match=r"truncated or damaged.*before it.*previous"):
+            _checkpoint.identity_of(path)
     np.savez(path, **arrays)
-    with pytest.raises(ValueError, match="its digest differs"):
-        _checkpoint.identity_of(path)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("digest", "a text, no array")
-    with pytest.raises(ValueError, match="its digest differs"):
-        _checkpoint.identity_of(path)
-    np.savez(path, header=np.array("5"))
-    with pytest.raises(ValueError, match="got another file"):
+    with pytest.raises(ValueError, match="truncated or damaged"):
         _checkpoint.identity_of(path)
 
 
@@ -274,23 +255,6 @@ def test_a_save_with_a_setting_that_this_fit_does_not_know_is_refused(tmp_path):
     _checkpoint.save(path, {"seed": 0, "momentum": 0.9}, state)
     with pytest.raises(ValueError, match="with momentum=0.9 where this fit has momentum=None"):
         _checkpoint.load(path, {"seed": 0}, state)
-
-
-def test_names_types_shapes_and_numbers_make_a_digest():
-    numbers = np.arange(4)
-    unlike = [
-        {"a": numbers},
-        {"b": numbers},
-        {"a": numbers + 1},
-        {"a": numbers.astype(np.uint64)},
-        {"a": numbers.reshape(2, 2)},
-        {"a": numbers[:0]},
-        {"a": numbers[:0].reshape(3, 0)},
-    ]
-    assert len(set(map(_checkpoint._digest, unlike))) == len(unlike)
-    both = _checkpoint._digest({"a": numbers, "b": numbers + 1})
-    assert _checkpoint._digest({"b": numbers + 1, "a": numbers}) == both
-    assert _checkpoint._digest({"b": numbers, "a": numbers + 1}) != both
 
 
 # ---- functions and objects as parameters

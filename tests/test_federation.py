@@ -1,14 +1,9 @@
 """Rows, random streams, participation, minibatches, workers, stopping rules and the history."""
 
-import os
-import signal
-import sys
-import threading
-import time
 from collections import Counter
 from hashlib import sha256
 from itertools import pairwise
-from math import comb, inf
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import binom, kstest
-from threadpoolctl import threadpool_limits
 
 from problems import ragged_clients, stack
-from skfedem import _random
 from skfedem._federation import (
     client_groups,
     draw_minibatches,
@@ -30,12 +22,15 @@ from skfedem._federation import (
     sample_weight_of,
 )
 from skfedem._history import History
-from skfedem._parallel import Workers
 from skfedem.compression import Identity
-from skfedem.participation import draw_active
-from skfedem.solvers._base import Problem, outer_loop_of
-from skfedem.solvers._stopping import Gains, first_sweep, next_gains, next_sweep, no_gains
-from watched import library_threads
+from skfedem.solvers._stopping import (
+    CriterionGains,
+    first_sweep,
+    next_gains,
+    next_sweep,
+    no_gains,
+)
+from skfedem.solvers.base import Problem, Task, outer_loop_of
 
 LARGEST_UNIFORM = 1 - 2.0**-53
 
@@ -84,119 +79,6 @@ def test_neighbouring_clients_are_read_without_a_copy():
     federation = stack(ragged_clients((3, 1, 5, 2)))
     (reading,) = read(federation, np.array([1, 2]), 100)
     assert np.shares_memory(reading.rows, federation.rows)
-
-
-# ---- random streams
-
-
-def test_a_client_draws_the_same_whoever_else_takes_part():
-    # Dense and sparse cohorts are drawn in two ways, a group of them at a time.
-    n_clients = 9000
-    some = [[0], [7], [0, 8999], [3, 4, 5], [10, 500, 501, 2000], [1, 3, 5, 9]]
-    thirds, squares = np.arange(0, n_clients, 3), np.arange(94) ** 2
-    for size in (1, 3, 4, 9, 450):
-        every = _random.client_uniforms(5, _random.COMPRESSION, 2, np.arange(n_clients), size)
-        for clients in [*map(np.array, some), thirds, squares, np.union1d(thirds[:2000], squares)]:
-            drawn = _random.client_uniforms(5, _random.COMPRESSION, 2, clients, size)
-            assert_array_equal(drawn, every[clients])
-    assert _random.client_uniforms(5, 1, 2, np.array([], dtype=int), 4).shape == (0, 4)
-
-
-def test_no_two_addresses_share_numbers():
-    purposes = (
-        _random.PARTICIPATION,
-        _random.MINIBATCH,
-        _random.COMPRESSION,
-        _random.INITIALISATION,
-        _random.VALIDATION,
-    )
-    numbers = [
-        _random.client_uniforms(seed, purpose, round_index, np.arange(40), 7).ravel()
-        for seed in (0, 1)
-        for purpose in purposes
-        for round_index in (0, 1, 40)
-    ]
-    numbers = np.concatenate(numbers)
-    # 53 random bits: two of 8400 numbers agree by chance once in 2e8.
-    assert len(np.unique(numbers)) == len(numbers) == 2 * 5 * 3 * 280
-
-
-def test_client_uniforms_are_uniform_and_independent():
-    drawn = _random.client_uniforms(0, _random.COMPRESSION, 3, np.arange(2000), 5)
-    assert drawn.min() >= 0 and drawn.max() < 1
-    assert kstest(drawn.ravel(), "uniform").pvalue > 1e-3
-    correlations = np.corrcoef(drawn.T) - np.eye(5)
-    # 1 / sqrt(2000) is the standard deviation of a correlation: five of them.
-    assert np.abs(correlations).max() < 5 / np.sqrt(2000)
-    neighbours = np.corrcoef(drawn[1:].ravel(), drawn[:-1].ravel())[0, 1]
-    assert abs(neighbours) < 5 / np.sqrt(drawn.size)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**31 - 2, 2**32 - 1, 2**32, 2**63 + 11])
-@pytest.mark.parametrize("round_index", [0, 7, 2**32 - 1, 2**32])
-def test_an_address_is_the_list_of_its_numbers(seed, round_index):
-    words = np.random.SeedSequence([seed, _random.COMPRESSION, round_index, 3])
-    want = np.random.Generator(np.random.PCG64DXSM(words)).random(5)
-    source = _random.generator(seed, _random.COMPRESSION, round_index, kind=3)
-    assert_array_equal(source.random(5), want)
-
-
-@pytest.mark.parametrize("seed", [0, 2**31 - 2, 2**63 + 11])
-def test_large_addresses_are_taken(seed):
-    first = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
-    again = _random.generator(seed, _random.INITIALISATION, position=(2**20) << 32).random(3)
-    assert_array_equal(first, again)
-    drawn = _random.client_uniforms(seed, 1, 10**9, np.array([10**9, 2 * 10**9]), 5)
-    assert drawn.shape == (2, 5)
-    alone = _random.client_uniforms(seed, 1, 10**9, np.array([2 * 10**9]), 5)
-    assert_array_equal(alone[0], drawn[1])
-
-
-# ---- participation
-
-
-def draws_of_active(participation, n_clients=6, n_rounds=4000):
-    for k in range(n_rounds):
-        generator = _random.generator(0, _random.PARTICIPATION, k)
-        yield draw_active(generator, n_clients, participation)
-
-
-@pytest.mark.parametrize("participation", [0.1, 0.6])
-def test_clients_take_part_independently(participation):
-    n_clients, n_rounds = 6, 4000
-    present = np.zeros((n_rounds, n_clients))
-    for k, active in enumerate(draws_of_active(participation)):
-        assert (np.diff(active) > 0).all()
-        present[k, active] = 1
-    # Five standard deviations of a share of 4000 rounds.
-    error = 5 * np.sqrt(participation * (1 - participation) / n_rounds)
-    assert (np.abs(present.mean(axis=0) - participation) < error).all()
-    covariances = np.cov(present.T)[np.triu_indices(n_clients, 1)]
-    assert np.abs(covariances).max() < 5 * participation * (1 - participation) / np.sqrt(n_rounds)
-    counts = np.bincount(present.sum(axis=1).astype(int), minlength=n_clients + 1)
-    expected = n_rounds * binom.pmf(np.arange(n_clients + 1), n_clients, participation)
-    assert (np.abs(counts - expected) < 5 * np.sqrt(expected) + 5).all()
-
-
-def test_everyone_or_nobody_may_take_part():
-    for active in draws_of_active(1.0, n_rounds=3):
-        assert_array_equal(active, np.arange(6))
-    for active in draws_of_active(1e-12, n_rounds=3):
-        assert len(active) == 0 and active.dtype.kind == "i"
-
-
-@pytest.mark.parametrize(
-    ("generator", "n_clients", "participation", "error", "says"),
-    [
-        (0, 10, 0.5, TypeError, "a numpy.random.Generator, got 0"),
-        (np.random.default_rng(0), 10, 2, ValueError, "participation .* <= 1, got 2"),
-        (np.random.default_rng(0), 10, 0.0, ValueError, "participation to be a number > 0"),
-        (np.random.default_rng(0), 0, 0.5, ValueError, "n_clients to be an integer >= 1, got 0"),
-    ],
-)
-def test_what_nobody_can_be_drawn_from(generator, n_clients, participation, error, says):
-    with pytest.raises(error, match=says):
-        draw_active(generator, n_clients, participation)
 
 
 # ---- minibatches
@@ -264,175 +146,6 @@ def test_a_minibatch_does_not_depend_on_the_other_clients():
             assert_array_equal(alone[0], together[k])
 
 
-# ---- workers
-
-
-@pytest.mark.parametrize("n_jobs", [None, 1, 2, 3])
-def test_workers_return_results_in_order(n_jobs, threads_always_pay):
-    with Workers(n_jobs) as workers:
-        for n_groups in (0, 1, 2, 7, 5):
-            groups = list(range(n_groups))
-            assert workers.map(lambda k: k * k, groups, "squares") == [k * k for k in groups]
-
-
-def test_an_error_of_a_worker_reaches_the_caller(threads_always_pay):
-    def fails_late(k):
-        calls.append(k)
-        if len(calls) > 3:
-            raise ValueError("a client's own message")
-        return k
-
-    calls = []
-    with Workers(2) as workers:
-        assert workers.map(fails_late, [0, 1, 2], "kind") == [0, 1, 2]
-        with pytest.raises(ValueError, match="a client's own message"):
-            workers.map(fails_late, [0, 1, 2], "kind")
-
-
-def test_workers_work_at_the_same_time_and_leave(threads_always_pay):
-    before = set(threading.enumerate())
-    meeting = threading.Barrier(3, timeout=60)
-
-    def thread_of(group):
-        meeting.wait()  # passes when three threads are here
-        return threading.get_ident()
-
-    with Workers(3) as workers:
-        workers._seconds["kind"] = inf  # in the first call, too
-        for _ in range(2):
-            threads = workers.map(thread_of, range(3), "kind")
-            assert len(set(threads)) == 3
-            assert threading.get_ident() in threads
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("fails_in_caller", [True, False])
-def test_workers_go_on_after_an_error(fails_in_caller, threads_always_pay):
-    failed = threading.Event()
-
-    def fails_once(group):
-        if (threading.current_thread() is threading.main_thread()) == fails_in_caller:
-            failed.set()
-            raise ValueError("a client's own message")
-        failed.wait(60)
-        done.append(group)
-
-    done = []
-    with Workers(2) as workers:
-        workers._seconds["kind"] = inf
-        with pytest.raises(ValueError, match="a client's own message"):
-            workers.map(fails_once, range(50), "kind")
-        assert len(done) < 49
-        assert workers.map(str, range(50), "kind") == [str(k) for k in range(50)]
-
-
-def test_a_helper_that_is_told_to_exit_tells_the_caller(threads_always_pay):
-    met = threading.Barrier(2, timeout=60)
-
-    def exits_in_helper(group):
-        met.wait()
-        if threading.current_thread() is not caller:
-            sys.exit(group)
-
-    def call():
-        with Workers(2) as workers:
-            workers._seconds["kind"] = inf
-            with pytest.raises(SystemExit):
-                workers.map(exits_in_helper, range(2), "kind")
-        told.append(True)
-
-    told = []
-    caller = threading.Thread(target=call, daemon=True)  # so that waiting for ever would be seen
-    caller.start()
-    caller.join(60)
-    assert told
-
-
-def test_libraries_have_one_thread_beside_workers():
-    with threadpool_limits(limits=2):
-        before = library_threads()
-        with Workers(1):
-            assert set(library_threads()) <= {1}  # there may be none that can be asked
-        assert library_threads() == before
-
-
-@pytest.fixture
-def interruptible():
-    """SIGINT as Python has it: a shell's background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="os.kill ends the process on Windows")
-def test_an_interrupted_caller_waits_for_its_helpers(threads_always_pay, interruptible):
-    helped, done = threading.Event(), []
-
-    def group(number):
-        if threading.current_thread() is threading.main_thread():
-            helped.wait(60)
-        else:
-            helped.set()
-            time.sleep(0.1)  # the caller has done its group and waits
-            for _ in range(2):  # users press Ctrl+C again
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.1)
-            done.append(number)
-
-    with Workers(2) as workers:
-        workers._seconds["kind"] = inf
-        with pytest.raises(KeyboardInterrupt):
-            workers.map(group, range(2), "kind")
-        assert len(done) == 1
-
-
-def test_a_helper_that_has_begun_when_sending_is_interrupted_is_waited_for(threads_always_pay):
-    helped, done = threading.Event(), []
-
-    def group(number):
-        helped.set()
-        time.sleep(0.1)
-        done.append(number)
-
-    class Interrupted:
-        def __init__(self, tasks):
-            self.tasks = tasks
-
-        def put(self, task):
-            self.tasks.put(task)
-            helped.wait(60)
-            raise KeyboardInterrupt
-
-    with Workers(2) as workers:
-        workers._seconds["kind"] = inf
-        workers._tasks = Interrupted(workers._call_helpers())
-        with pytest.raises(KeyboardInterrupt):
-            workers.map(group, range(2), "kind")
-        assert done == [0]
-
-
-def test_an_inner_call_does_not_wait_for_helpers_that_are_busy(threads_always_pay):
-    met = threading.Barrier(2, timeout=60)
-
-    def outer(number):
-        met.wait()
-        return workers.map(lambda k: number + k * k, range(5), "inner")
-
-    def call():
-        nonlocal workers
-        with Workers(2) as workers:
-            workers._seconds |= {"outer": inf, "inner": inf}
-            results.extend(workers.map(outer, range(2), "outer"))
-
-    workers, results = None, []
-    caller = threading.Thread(target=call, daemon=True)  # so that waiting for ever would be seen
-    caller.start()
-    caller.join(60)
-    assert results == [[number + k * k for k in range(5)] for number in range(2)]
-
-
 # ---- stopping rules
 
 
@@ -443,13 +156,13 @@ def stops(values, steps, tol=0.1, n_quiet=1):
     gains = no_gains(model)
     for value, step_size in zip(values, [*steps, 1.0], strict=True):
         gains = next_gains(gains, value, step_size, model)
-        stopped.append(gains.settled(tol))
+        stopped.append(gains.converged(tol))
     return stopped
 
 
-@pytest.mark.parametrize(("latest", "settled"), [([2e-4, 1e-4], True), ([1e-4, 2e-4], False)])
-def test_small_gains_that_grow_do_not_stop_exact_rounds(latest, settled):
-    assert Gains(np.array(latest)).settled(1e-3) is settled
+@pytest.mark.parametrize(("latest", "converged"), [([2e-4, 1e-4], True), ([1e-4, 2e-4], False)])
+def test_small_gains_that_grow_do_not_stop_exact_rounds(latest, converged):
+    assert CriterionGains(np.array(latest)).converged(1e-3) is converged
 
 
 def test_exact_rounds_stop_at_the_first_small_change():
@@ -504,7 +217,8 @@ class At(NamedTuple):
 
 
 def first_stop(moves, step_size, tol=0.01, n_messages=3, n_inner=1, can_restart=False):
-    problem = Problem(Quadratic(), stack(ragged_clients((1, 1, 1))), Identity(), n_inner=n_inner)
+    task = Task(Quadratic(), Identity())
+    problem = Problem(task, stack(ragged_clients((1, 1, 1))).sizes, n_inner=n_inner)
     server = At(0.0)
     sweep = first_sweep(problem, server)
     for round_number, move in enumerate(moves, start=1):

@@ -30,6 +30,7 @@ from problems import (
 from skfedem import FederatedGaussianMixture, _random
 from skfedem._federation import draw_minibatches
 from skfedem._parallel import Workers
+from skfedem.clients.local import LocalClients
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.mixture.parameters import in_row_units, in_standard_units
 from skfedem.participation import draw_active
@@ -319,7 +320,7 @@ def test_vr_fedem_on_all_rows_is_fedem(setting, batch_size):
     model = mixture_model(federation, "full")
     start = start_at(model, federation, mixture_parameters(model))
     fedem, vr_fedem = (
-        run_rounds(SOLVERS[name], problem, start, n_rounds=15, control_init="zeros")
+        run_rounds(SOLVERS[name], problem, federation, start, 15, control_init="zeros")
         for name, problem in {
             "fedem": make_problem(model, federation, setting),
             "vr_fedem": make_problem(
@@ -329,7 +330,7 @@ def test_vr_fedem_on_all_rows_is_fedem(setting, batch_size):
     )
     for plain, reduced in zip(fedem, vr_fedem, strict=True):
         assert_allclose(reduced.server.statistics, plain.server.statistics, rtol=1e-10, atol=1e-12)
-        assert_allclose(reduced.states.controls, plain.states.controls, rtol=1e-10, atol=1e-12)
+        assert_allclose(reduced.controls, plain.controls, rtol=1e-10, atol=1e-12)
 
 
 def test_vr_fedem_of_one_client_is_spider_em():
@@ -338,7 +339,7 @@ def test_vr_fedem_of_one_client_is_spider_em():
     model = mixture_model(federation, "diag")
     start = start_at(model, federation, mixture_parameters(model))
     problem = make_problem(model, federation, batch_size=5, n_inner=4, seed=7)
-    rounds = list(run_rounds(SOLVERS["vr_fedem"], problem, start, n_rounds=11, step_size=0.2))
+    rounds = list(run_rounds(SOLVERS["vr_fedem"], problem, federation, start, 11, step_size=0.2))
     rows = standard_rows(model, federation.rows)
 
     def expected_statistics(theta, batch):
@@ -369,13 +370,12 @@ class Drawn:
     """What a problem's clients draw, as the literal algorithms want it."""
 
     def __init__(self, problem, n_rounds):
-        self.problem = problem
-        n_clients, seed = problem.federation.n_clients, problem.seed
-        every = np.arange(n_clients)
+        self.task = task = problem.task
+        n_clients, every = problem.sizes.n_clients, np.arange(problem.sizes.n_clients)
         self.active_sets = [
             set(
                 draw_active(
-                    _random.generator(seed, _random.PARTICIPATION, k),
+                    _random.generator(task.seed, _random.PARTICIPATION, k),
                     n_clients,
                     problem.participation,
                 ).tolist()
@@ -383,34 +383,36 @@ class Drawn:
             for k in range(n_rounds)
         ]
         self.batches = [[None] * n_clients] * n_rounds
-        if problem.batch_size is not None:
+        if task.batch_size is not None:
             self.batches = [
                 draw_minibatches(
-                    _random.client_uniforms(seed, _random.MINIBATCH, k, every, problem.batch_size),
-                    problem.federation.lengths,
-                    replacement=problem.replacement,
+                    _random.client_uniforms(
+                        task.seed, _random.MINIBATCH, k, every, task.batch_size
+                    ),
+                    problem.sizes.lengths,
+                    replacement=task.replacement,
                 )
                 for k in range(n_rounds)
             ]
 
     def quantise(self, k, client, vector, theta):
-        if not self.problem.omega:
+        if not self.task.omega:
             return vector
         uniforms = _random.client_uniforms(
-            self.problem.seed, _random.COMPRESSION, k, np.array([client]), vector.size
+            self.task.seed, _random.COMPRESSION, k, np.array([client]), vector.size
         )
-        model = self.problem.model
+        model = self.task.model
         is_rest = model.covariance_type == "tied" and model.fixed_covariance is None
         units = literal.component_units(theta, model.covariance_type, is_rest)
         mapped = [A @ part for A, part in zip(units, vector, strict=True)]
-        compressed = self.problem.compressor.compress(np.ravel(mapped), uniforms[0])
+        compressed = self.task.compressor.compress(np.ravel(mapped), uniforms[0])
         parts = zip(units, compressed.reshape(vector.shape), strict=True)
         return np.array([np.linalg.solve(A, part) for A, part in parts])
 
 
-def literal_arguments(problem, drawn, start, step_sizes, controls=None):
+def literal_arguments(problem, federation, drawn, start, step_sizes, controls=None):
     """What the literal algorithms all take, of a mixture problem in the model's standard units."""
-    model, federation = problem.model, problem.federation
+    model = problem.model
     rows = standard_rows(model, federation.rows)
     clients = np.split(rows, federation.offsets[1:-1])
     client_statistics, m_step = literal.mixture_problem(
@@ -430,15 +432,15 @@ def literal_arguments(problem, drawn, start, step_sizes, controls=None):
         "controls": controls,
         "client_weights": federation.weights,
         "step_sizes": step_sizes,
-        "control_step": problem.control_step,
+        "control_step": problem.task.control_step,
         "batches": drawn.batches,
         "quantise": drawn.quantise,
     }
 
 
-def literal_rounds(solver, problem, start, step_sizes, controls=None):
+def literal_rounds(solver, problem, federation, start, step_sizes, controls=None):
     drawn = Drawn(problem, len(step_sizes))
-    given = literal_arguments(problem, drawn, start, step_sizes, controls)
+    given = literal_arguments(problem, federation, drawn, start, step_sizes, controls)
     given.update(participation=problem.participation, active_sets=drawn.active_sets)
     if solver is SOLVERS["vr_fedem"]:
         return literal.vr_fedem(**given, n_inner=problem.n_inner)
@@ -452,11 +454,11 @@ def assert_same_rounds(rounds, expected):
     close = {"rtol": 1e-9, "atol": 1e-11}
     for result, want in zip(rounds, expected, strict=True):
         assert result.info.safeguarded == 0
-        controls = np.reshape(want.client_controls, result.states.controls.shape)
+        controls = np.reshape(want.client_controls, result.controls.shape)
         assert_allclose(result.info.field, want.field.ravel(), **close)
         assert_allclose(result.server.statistics, want.statistics.ravel(), **close)
         assert_allclose(result.server.control, want.control.ravel(), **close)
-        assert_allclose(result.states.controls, controls, **close)
+        assert_allclose(result.controls, controls, **close)
         n_rounds += 1
     assert n_rounds == 10
 
@@ -486,13 +488,13 @@ def test_rounds_are_those_of_the_paper(name, setting, solver):
     model = mixture_model(federation, covariance_type, reg_covar=1e-2, fixed=fixed)
     problem = make_problem(model, federation, setting, n_inner=4, seed=11)
     start = start_at(model, federation, mixture_parameters(model))
-    _, *rounds = run_rounds(solver, problem, start, n_rounds=10, step_size=STEP_SIZE)
+    _, *rounds = run_rounds(solver, problem, federation, start, 10, STEP_SIZE)
     if problem.exact:
         # Exact rounds start from V_i = 0: nothing that the server sees depends on it.
         controls = [np.zeros((2, model.n_functions))] * 4
-        expected = literal_rounds(solver, problem, start, [STEP_SIZE] * 10, controls)
     else:
-        expected = literal_rounds(solver, problem, start, [STEP_SIZE] * 10)
+        controls = None
+    expected = literal_rounds(solver, problem, federation, start, [STEP_SIZE] * 10, controls)
     assert_same_rounds(rounds, expected)
 
 
@@ -502,8 +504,8 @@ def test_vr_fedem_with_everyone_is_algorithm_2_as_printed():
     setting = Setting(Dithering(omega=1.0), batch_size=3)
     problem = make_problem(model, federation, setting, n_inner=5, seed=11)
     start = start_at(model, federation, mixture_parameters(model))
-    _, *rounds = run_rounds(SOLVERS["vr_fedem"], problem, start, n_rounds=10, step_size=STEP_SIZE)
-    given = literal_arguments(problem, Drawn(problem, 10), start, [STEP_SIZE] * 10)
+    _, *rounds = run_rounds(SOLVERS["vr_fedem"], problem, federation, start, 10, STEP_SIZE)
+    given = literal_arguments(problem, federation, Drawn(problem, 10), start, [STEP_SIZE] * 10)
     printed = literal.vr_fedem_full_participation(**given, n_inner=5, n_outer=2)
     assert_same_rounds(rounds, printed)
 
@@ -526,11 +528,12 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
     problem = make_problem(model, federation, setting, n_inner=3, seed=seed, control_step=0.4)
     weights, means, precisions = start_of(covariance_type).values()
     covariances = np.linalg.inv(precisions) if covariance_type == "full" else 1 / precisions
-    parameters = model.parameters(*in_standard_units(model, weights, means, covariances))
+    parameters = model.parameters(*in_standard_units(model.units, weights, means, covariances))
     start = model.statistics_of(parameters)
     rounds = literal_rounds(
         solver,
         problem,
+        federation,
         type("Start", (), {"statistics": start}),
         [0.1 / k for k in range(1, 11)],
     )
@@ -544,7 +547,7 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
     assert_allclose(fit.history_["field_sq_norm"][1:], field_sq_norms, rtol=1e-8)
     assert_allclose(fit.history_["step_size"][1:], [0.1 / k for k in range(1, 11)], rtol=1e-15)
     fitted = model.parameters(theta.weights, theta.means, theta.covariances)
-    _, means, covariances, _ = in_row_units(model, fitted)
+    _, means, covariances, _ = in_row_units(model.units, fitted)
     assert_allclose(fit.means_, means, rtol=1e-9)
     assert_allclose(fit.covariances_, covariances, rtol=1e-8)
     final_controls = np.reshape(result.client_controls, (4, -1))
@@ -556,14 +559,19 @@ def test_fit_is_that_of_the_paper(covariance_type, solver):
 def test_naive_fedem_has_no_control_variates(solver, setting):
     federation = stack(ragged_clients((7, 12, 4, 9)))
     model = mixture_model(federation, "tied", reg_covar=1e-2)
-    problem = make_problem(model, federation, SETTINGS[setting], control_step=0.0, seed=5)
+    problem = make_problem(
+        model, federation, SETTINGS[setting], control_step=0.0, has_controls=False, seed=5
+    )
     start = start_at(model, federation, mixture_parameters(model))
-    _, *rounds = run_rounds(solver, problem, start, 10, STEP_SIZE, control_init="zeros")
+    _, *rounds = run_rounds(solver, problem, federation, start, 10, STEP_SIZE, "zeros")
+    zeros = np.zeros((4, model.n_statistics))
     for result in rounds:
         assert not result.server.control.any()
-        assert not result.states.controls.any()
-    controls = [np.zeros((2, model.n_functions))] * 4
-    assert_same_rounds(rounds, literal_rounds(solver, problem, start, [STEP_SIZE] * 10, controls))
+        assert result.controls.size == 0  # nothing is kept
+    rounds = [result._replace(controls=zeros) for result in rounds]
+    controls = list(zeros.reshape(4, 2, -1))
+    expected = literal_rounds(solver, problem, federation, start, [STEP_SIZE] * 10, controls)
+    assert_same_rounds(rounds, expected)
 
 
 def test_naive_fedem_through_the_estimator_has_no_drift():
@@ -581,23 +589,27 @@ def test_the_loop_goes_through_the_rounds_one_by_one(solver):
     model = mixture_model(federation, "full", reg_covar=1e-2)
     problem = make_problem(model, federation, SETTINGS["everything"], seed=2)
     start = start_at(model, federation, mixture_parameters(model))
-    rounds = list(run_rounds(solver, problem, start, n_rounds=6))
+    rounds = list(run_rounds(solver, problem, federation, start, n_rounds=6))
     for n_rounds in (0, 1, 6):
         options = Options(step_size=lambda k: 0.05, max_iter=n_rounds, tol=0.0, eval_every=3)
         with Workers() as workers:
-            result = run(solver, problem, start, options, workers, lambda row: None)
+            clients = LocalClients(federation, workers)
+            clients.join(solver, problem.task)
+            result = run(solver, problem, start, options, clients, lambda row: None)
         assert_array_equal(result.server.statistics, rounds[n_rounds].server.statistics)
-        assert_array_equal(result.states.controls, rounds[n_rounds].states.controls)
+        assert_array_equal(result.clients["controls"], rounds[n_rounds].controls)
     history = result.history
     fields = [now.info.field for now in rounds[1:]]
     assert_allclose(history["field_sq_norm"][1:], [field @ field for field in fields], rtol=1e-14)
     assert_array_equal(history["n_active"][1:], [len(now.active) for now in rounds[1:]])
-    assert_array_equal(history["uplink_bits"][1:], [8 * now.received.n_bytes for now in rounds[1:]])
+    assert_array_equal(
+        history["uplink_bits"][1:], [8 * now.aggregated.n_bytes for now in rounds[1:]]
+    )
     # All four clients are told Ŝ_0, for their control variates.
     listening = np.concatenate([[4], history["n_active"][1:]])
     assert_array_equal(history["downlink_bits"], 64 * model.n_statistics * listening)
-    expectations = np.cumsum([now.received.n_expectations for now in rounds[1:]])
+    expectations = np.cumsum([now.aggregated.n_expectations for now in rounds[1:]])
     assert_allclose(history["epoch"][1:] - history["epoch"][0], expectations / 32, rtol=1e-14)
     assert_array_equal(np.isfinite(history["log_likelihood"]), [1, 0, 0, 1, 0, 0, 1])
-    assert isclose(result.criteria[-1], history["log_likelihood"][-1])
+    assert isclose(result.criteria("log_likelihood")[-1], history["log_likelihood"][-1])
     assert all(a < b for a, b in pairwise(history["epoch"]))

@@ -273,7 +273,7 @@ def test_centres_that_are_drawn_have_no_spread_where_rows_have_none():
     for covariance_type in ("full", "diag"):
         estimator = FederatedGaussianMixture(3, covariance_type=covariance_type)
         model, _ = standardise(estimator, one, Given())
-        assert_allclose(model.units.spread, rows.std(axis=0), rtol=1e-9, atol=1e-12)
+        assert_allclose(model.units.standard_deviations, rows.std(axis=0), rtol=1e-9, atol=1e-12)
         centers, *_ = assignment._CENTERS["kmeans"](model, one, 0)
         assert_allclose(centers[:, 2], 5.0, rtol=1e-12)
         assert np.ptp(centers[:, 0]) > 0.1 * rows[:, 0].std()

@@ -1,36 +1,28 @@
 """Many clients, many rows, rows in files, several workers."""
 
 import mmap
-import multiprocessing
-import subprocess
-import sys
-import threading
-from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise
-from time import sleep
 
 import numpy as np
 import pytest
-from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib import parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import coo_array
 from sklearn.base import BaseEstimator
-from threadpoolctl import threadpool_limits
 
 from problems import assert_same_fit
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, _parallel
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import Federation, sample_weight_of
 from skfedem._input import clients as input_clients
 from skfedem._input.client_labels import grouped
 from skfedem._input.clients import check_clients
 from skfedem._input.tables import is_mapped
-from skfedem._parallel import Workers, n_workers
 from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.units import mean_of_rows, second_moment
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
-from watched import library_threads, peak_memory
+from watched import peak_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -373,173 +365,6 @@ def test_bits_do_not_depend_on_the_workers(threads_always_pay, fit):
     for backend in ("loky", "threading"):
         with parallel_config(backend, n_jobs=2):
             assert_same_fit(fitted(clients, **FITS[fit]), want)
-
-
-def test_no_more_workers_than_processors_and_one_inside_of_a_worker():
-    assert n_workers(None) == n_workers(1) == 1
-    assert n_workers(10_000) == n_workers(-1) == cpu_count()
-    with parallel_config("loky", n_jobs=2):
-        assert n_workers(None) == min(2, cpu_count())
-    for backend in ("loky", "threading"):
-        assert Parallel(2, backend=backend)(delayed(n_workers)(2) for _ in range(2)) == [1, 1]
-    # A Parallel with one job has no workers: the processors are free.
-    assert Parallel(1)([delayed(n_workers)(2)]) == [min(2, cpu_count())]
-
-
-def test_a_process_that_may_not_start_others_has_threads(monkeypatch):
-    # As the workers of multiprocessing.Pool are, and of what builds on it.
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
-    assert n_workers(2) == min(2, cpu_count())
-    with parallel_config(n_jobs=2):
-        assert n_workers(None) == min(2, cpu_count())
-    with pytest.warns(UserWarning, match="Loky"):
-        assert n_workers(2, prefer="processes") == 1
-
-
-def test_libraries_are_left_alone_where_the_number_of_workers_is_refused(monkeypatch):
-    def refuse(n_jobs):
-        raise ValueError("no such backend")
-
-    monkeypatch.setattr(_parallel, "n_workers", refuse)
-    with threadpool_limits(limits=2):
-        before = library_threads()
-        with pytest.raises(ValueError, match="no such backend"), Workers(2):
-            pass
-        assert library_threads() == before
-
-
-class Clock:
-    """A clock that a test moves, in place of the processor's."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(_parallel, "perf_counter", clock := Clock())
-    monkeypatch.setattr(_parallel, "cpu_count", lambda: 2)
-    return clock
-
-
-def shares_of_calls(clock, alone, shared):
-    """Which calls of so many seconds, alone and in threads, went to the threads."""
-    were_shared = []
-
-    class Watched(Workers):
-        def _share(self, function, groups):
-            were_shared[-1] = True
-            return super()._share(function, groups)
-
-    def group(seconds):
-        clock.now += seconds[int(were_shared[-1])]
-
-    with Watched(2) as workers:
-        for each in zip(alone, shared, strict=True):
-            were_shared.append(False)
-            workers.map(group, [np.array(each) / 4] * 4, "round")
-    return were_shared
-
-
-@pytest.mark.parametrize(
-    ("alone", "shared", "which"),
-    [
-        ([1.0] * 4, [0.6] * 4, [0, 1, 1, 1]),  # long ones from the second on
-        ([0.004] * 4, [0.003] * 4, [0, 0, 0, 0]),
-        ([1, 1, 0.001, 0.001], [0.6, 0.001] * 2, [0, 1, 0, 0]),  # that have become short
-        ([0.02, 0.001, 0.001, 0.001], [0.002] * 4, [0, 1, 0, 0]),  # a first one slow by chance
-        ([1.0] * 5, [1.2] * 5, [0, 1, 0, 1, 0]),  # threads made them slower
-    ],
-)
-def test_calls_are_shared_where_that_pays(clock, alone, shared, which):
-    assert shares_of_calls(clock, alone, shared) == which
-
-
-def test_after_an_error_no_group_is_begun(threads_always_pay):
-    begun = []
-
-    def group(number):
-        begun.append(number)
-        sleep(0.005)
-        if number == 1000:
-            raise ValueError("in group 1000")
-
-    with Workers(2) as workers:
-        workers.map(group, [0, 1], "round")
-        with pytest.raises(ValueError, match="in group 1000"):
-            workers.map(group, list(range(1000, 1400)), "round")
-        n_begun = len(begun)
-        sleep(0.1)  # time for twenty groups
-    assert len(begun) == n_begun
-
-
-def test_workers_have_the_context_of_the_fit(threads_always_pay):
-    setting, both = ContextVar("setting", default="another thread's"), threading.Barrier(2)
-
-    def group(number):
-        both.wait(60)  # until each of two threads has one
-        return setting.get()
-
-    setting.set("the user's")
-    with Workers(2) as workers:
-        workers.map(str, [0, 1], "round")
-        assert workers.map(group, [0, 1], "round") == ["the user's"] * 2
-
-
-NESTED = """
-import os, sys, threading, warnings
-from pathlib import Path
-import numpy as np
-from sklearn.model_selection import GridSearchCV
-from threadpoolctl import threadpool_info
-from skfedem import FederatedGaussianMixture
-
-warnings.simplefilter("ignore")
-
-def step_size(round_number):
-    # Asked for once a round, where the fit runs; every round is shared if any may be.
-    import skfedem._parallel
-    skfedem._parallel._WORTH_SHARING = 0.0
-    blas = max((library["num_threads"] for library in threadpool_info()), default=1)
-    with open(Path(sys.argv[1], str(os.getpid())), "a", encoding="utf-8") as file:
-        print(threading.active_count(), blas, file=file)
-    return 0.5
-
-generator = np.random.default_rng(0)
-clients = [generator.normal(size=(4000, 4)) for _ in range(20)]
-mixture = FederatedGaussianMixture(
-    2, n_jobs=2, step_size=step_size, init_params="random", max_iter=5, tol=0, random_state=0
-)
-print(os.getpid())
-for n_jobs in (2, 1):
-    search = GridSearchCV(mixture, {"reg_covar": [1e-6, 1e-3]}, cv=2, n_jobs=n_jobs, refit=False)
-    print(search.fit(clients).cv_results_["mean_test_score"].tolist())
-"""
-
-
-@pytest.mark.slow
-def test_a_grid_search_in_processes_has_one_thread_in_each(tmp_path):
-    found = subprocess.run(
-        [sys.executable, "-c", NESTED, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    main, in_processes, one_by_one = found.stdout.splitlines()
-    assert in_processes == one_by_one
-    recorded = {
-        file.name: [tuple(map(int, line.split())) for line in file.read_text("utf-8").splitlines()]
-        for file in tmp_path.iterdir()
-    }
-    assert {blas for lines in recorded.values() for _, blas in lines} == {1}
-    # One by one, fits have threads of their own, if there is a second processor.
-    counts = {count for count, _ in recorded.pop(main)}
-    assert (len(counts) > 1) == (cpu_count() > 1)
-    # A worker process has as many threads in every round as before the first.
-    assert 1 <= len(recorded) <= 2
-    for lines in recorded.values():
-        assert len({count for count, _ in lines}) == 1
 
 
 @pytest.mark.parametrize("layout", ["columns", "Fortran", "zero weights"])

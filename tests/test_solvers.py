@@ -17,6 +17,7 @@ from problems import (
     SETTINGS,
     SOLVERS,
     Setting,
+    group_of,
     make_problem,
     mixture_model,
     mixture_parameters,
@@ -30,21 +31,23 @@ from problems import (
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
+from skfedem.clients.group import client_half, compress
+from skfedem.clients.local import LocalClients
 from skfedem.compression import Dithering
 from skfedem.datasets import make_fedem_mixture, make_federated_mixture
 from skfedem.models._base import Step
 from skfedem.models.mixture import gaussian_mixture
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _from_parameters
-from skfedem.solvers._base import (
+from skfedem.solvers._loop import Options, run
+from skfedem.solvers.base import (
+    AggregatedMessages,
     Broadcast,
-    Received,
     ServerState,
     after_short_step,
-    compress,
+    broadcast_of,
     server_half,
 )
-from skfedem.solvers._loop import Options, broadcast_of, run
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 every_covariance_type_and_both_solvers = pytest.mark.parametrize(
@@ -163,7 +166,9 @@ def noise_at_rest():
 @not_converged
 @pytest.mark.parametrize("control_step", ["auto", 0.05])
 @pytest.mark.parametrize(("omega", "participation"), [(0.0, 0.25), (1.0, 0.5)])
-def test_memories_add_the_noise_that_they_hold(noise_at_rest, omega, participation, control_step):
+def test_control_variates_add_the_noise_that_they_hold(
+    noise_at_rest, omega, participation, control_step
+):
     # doc/theory.rst, below Theorem 4. The means of 900 rounds vary by some percent, as V_i does
     # over 20 rounds; and ω = 1 is relative to norms in the units of the components.
     omega_p = (1 + omega) / participation - 1
@@ -205,32 +210,41 @@ def test_a_gain_is_judged_by_the_step_that_made_it(estimator, n_quiet):
     assert estimator.n_iter_ > 8 + n_quiet
 
 
+def run_of_fedem(problem, federation, start, options):
+    """Run of FedEM with the clients in this process."""
+    with Workers(1) as workers:
+        clients = LocalClients(federation, workers)
+        clients.join(SOLVERS["fedem"], problem.task)
+        return run(SOLVERS["fedem"], problem, start, options, clients, lambda row: None)
+
+
+def criteria_of(state):
+    return state.criteria("log_likelihood")
+
+
 @pytest.mark.parametrize("participation", [0.5, 1.0])
 def test_a_run_has_the_criteria_that_it_computes_whether_it_is_watched_or_not(participation):
-    problem = problem_of_alike(participation=participation)
-    start = start_at(problem.model, problem.federation, mixture_parameters(problem.model))
-    with Workers(1) as workers:
-        watched, unwatched = (
-            run(
-                SOLVERS["fedem"],
-                problem,
-                start,
-                Options(lambda k: 0.5, max_iter=4, tol=0.0, eval_every=eval_every),
-                workers,
-                lambda row: None,
-            )
-            for eval_every in (1, None)
+    problem, federation = problem_of_alike(participation=participation)
+    start = start_at(problem.model, federation, mixture_parameters(problem.model))
+    watched, unwatched = (
+        run_of_fedem(
+            problem,
+            federation,
+            start,
+            Options(lambda k: 0.5, max_iter=4, tol=0.0, eval_every=eval_every),
         )
+        for eval_every in (1, None)
+    )
     values = watched.history["log_likelihood"].tolist()
     for result in (watched, unwatched):
         assert result.initial_criterion == values[0]
     assert watched.final_criterion == values[4]
     if problem.exact:  # a round yields the criterion of the iterate before it
-        assert watched.criteria == unwatched.criteria == values[:4]
+        assert criteria_of(watched) == criteria_of(unwatched) == values[:4]
         assert np.isnan(unwatched.final_criterion)
     else:
-        assert watched.criteria == values
-        assert unwatched.criteria == [unwatched.final_criterion] == values[4:]
+        assert criteria_of(watched) == values
+        assert criteria_of(unwatched) == [unwatched.final_criterion] == values[4:]
 
 
 # ---- when others do
@@ -238,17 +252,15 @@ def test_a_run_has_the_criteria_that_it_computes_whether_it_is_watched_or_not(pa
 
 def quiet_run(monkeypatch, step_taken, participation):
     """Run of at most 100 rounds with 20 clients and steps of 1, which lead nowhere."""
-    problem = problem_of_alike(participation=participation)
+    problem, federation = problem_of_alike(participation=participation)
     model = problem.model
 
     def stays(statistics, field, step_size, *, exact):
         return Step(statistics, 0.0, 0, step_taken)
 
     monkeypatch.setattr(type(model), "server_step", staticmethod(stays))
-    start = start_at(model, problem.federation, mixture_parameters(model))
-    options = Options(lambda k: 1.0, eval_every=None)
-    with Workers(1) as workers:
-        return run(SOLVERS["fedem"], problem, start, options, workers, lambda row: None)
+    start = start_at(model, federation, mixture_parameters(model))
+    return run_of_fedem(problem, federation, start, Options(lambda k: 1.0, eval_every=None))
 
 
 @pytest.mark.parametrize("participation", [0.9, 1.0])
@@ -326,43 +338,41 @@ def test_a_small_step_needs_no_safeguard_and_no_warning(solver):
     assert_array_equal(fit.history_["safeguarded"], 0)
 
 
-def test_the_safeguard_shortens_the_step_but_not_the_memory():
+def test_the_safeguard_shortens_the_step_but_not_the_control_variates():
     # What was sent is remembered on both sides, whatever the server makes of it.
     federation = stack(ragged_clients((7, 12, 4, 9)))
     model = mixture_model(federation, "full")
     problem = make_problem(model, federation, SETTINGS["everything"], seed=1)
     start = start_at(model, federation, mixture_parameters(model))
     safeguarded = 0
-    before, *rounds = run_rounds(SOLVERS["fedem"], problem, start, n_rounds=20, step_size=1.0)
+    before, *rounds = run_rounds(SOLVERS["fedem"], problem, federation, start, 20, step_size=1.0)
     for now in rounds:
         step = now.server.statistics - before.server.statistics
         assert_allclose(step, now.info.field / 2.0**now.info.safeguarded, atol=1e-13)
-        control = before.server.control + problem.control_step * now.received.message_sum
+        moved = problem.task.control_step * now.aggregated.message_sum
+        control = before.server.control + moved
         assert_allclose(now.server.control, control, atol=1e-13)
         safeguarded += now.info.safeguarded > 0
         before = now
     assert safeguarded > 3
 
 
-@pytest.mark.parametrize("setting", [{"control_step": 0.0}, {"lasting_noise": True}])
-def test_a_short_step_is_followed_by_a_rest_only_where_memories_then_take_noise_away(setting):
-    federation = stack(ragged_clients((10,) * 4))
-    problem = make_problem(mixture_model(federation, "diag"), federation, omega=1.0)
+@pytest.mark.parametrize("setting", [{"control_step": 0.0}, {"persistent_noise": True}])
+def test_rounds_are_frozen_only_if_control_variates_then_take_noise_away(setting):
+    problem, _ = problem_of_alike(n_clients=4, omega=1.0)
     server = ServerState(7, None, None, None)
-    assert after_short_step(problem, server).rest_until > 7
-    assert after_short_step(problem._replace(**setting), server).rest_until == 0
+    assert after_short_step(problem, server).frozen_until > 7
+    without, _ = problem_of_alike(n_clients=4, omega=1.0, **setting)
+    assert after_short_step(without, server).frozen_until == 0
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_a_rest_is_as_long_as_memories_need_that_learn_from_absent_clients(participation):
-    federation = stack(ragged_clients((10,) * 4))
-    problem = make_problem(
-        mixture_model(federation, "diag"), federation, participation=participation
-    )
+@pytest.mark.parametrize("participation", [1.0, 0.5, 2])
+def test_rounds_are_frozen_as_long_as_control_variates_of_absent_clients_need(participation):
+    problem, _ = problem_of_alike(n_clients=4, participation=participation)
     # α = 1 and no compression: V_i is up to date once the client has come.
     n_rounds = 0 if participation == 1 else 6
-    rest_until = after_short_step(problem, ServerState(7, None, None, None)).rest_until
-    assert rest_until == (7 + n_rounds if n_rounds else 0)
+    frozen_until = after_short_step(problem, ServerState(7, None, None, None)).frozen_until
+    assert frozen_until == (7 + n_rounds if n_rounds else 0)
 
 
 # ---- what is counted
@@ -374,14 +384,15 @@ def test_bytes_are_those_of_the_encoded_messages(solver, setting):
     case = model_case("mixture-diag")
     problem = make_problem(case.model, case.federation, SETTINGS[setting])
     start = start_at(case.model, case.federation, case.parameters[0])
-    *_, last = run_rounds(SOLVERS[solver], problem, start, n_rounds=2)
+    *_, last = run_rounds(SOLVERS[solver], problem, case.federation, start, n_rounds=2)
     # As they are: otherwise the server has them in other units than were encoded.
     broadcast = broadcast_of(problem, last.server)._replace(message_units=None)
-    message, _ = SOLVERS[solver].client_half(problem, broadcast, np.arange(6), last.states)
-    encoded = [problem.compressor.encode(vector) for vector in message.quantized]
+    group = group_of(SOLVERS[solver], case.model, case.federation, last, np.arange(6))
+    message, *_ = client_half(SOLVERS[solver], problem.task, broadcast, group)
+    encoded = [problem.task.compressor.encode(vector) for vector in message.quantized]
     assert message.n_bytes == sum(map(len, encoded))
     for data, vector in zip(encoded, message.quantized, strict=True):
-        assert_array_equal(problem.compressor.decode(data), vector)
+        assert_array_equal(problem.task.compressor.decode(data, len(vector)), vector)
 
 
 def test_expectations_are_those_of_the_algorithms():
@@ -393,10 +404,13 @@ def test_expectations_are_those_of_the_algorithms():
     problem = make_problem(model, federation, setting, n_inner=3)
     start = start_at(model, federation, mixture_parameters(model))
     counts = {
-        name: [now.received.n_expectations for now in run_rounds(solver, problem, start, 6, 1e-3)
-               if now.received]
+        name: [
+            now.aggregated.n_expectations
+            for now in run_rounds(solver, problem, federation, start, 6, 1e-3)
+            if now.aggregated
+        ]
         for name, solver in SOLVERS.items()
-    }  # fmt: skip
+    }
     assert counts == {"fedem": [9] * 6, "vr_fedem": [24, 18, 18, 24, 18, 18]}
 
 
@@ -408,14 +422,14 @@ def test_a_client_that_was_away_refreshes_when_it_is_back():
     start = start_at(model, federation, mixture_parameters(model))
     last_loop = np.full(5, -1)
     late = 0
-    rounds = run_rounds(SOLVERS["vr_fedem"], problem, start, n_rounds=16, step_size=1e-3)
+    rounds = run_rounds(SOLVERS["vr_fedem"], problem, federation, start, 16, step_size=1e-3)
     for k, now in enumerate(rounds, start=-1):
-        if now.received is None:
+        if now.aggregated is None:
             continue
         refreshing = last_loop[now.active] != k // 4
         late += (refreshing & (k % 4 > 0)).sum()
         expected = 8 * refreshing.sum() + 6 * (~refreshing).sum()
-        assert now.received.n_expectations == expected
+        assert now.aggregated.n_expectations == expected
         last_loop[now.active] = k // 4
     assert late > 3
 
@@ -598,24 +612,24 @@ def test_the_history_has_the_steps_as_taken():
     assert 5 < np.count_nonzero(history["safeguarded"]) < 200
     # What to make smaller is the parameter; the last step was not taken at all.
     messages = " ".join(str(warning.message) for warning in caught)
-    assert steps[-1] == 0 and "Use a smaller step_size (it was 0.9)" in messages
+    assert steps[-1] == 0 and "Use a smaller step_size" in messages
     assert f"the steps added up to only {steps.sum():.2g} EM iterations" in messages
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_automatic_steps_are_shorter_after_a_rest(monkeypatch):
+def test_automatic_steps_are_shorter_after_frozen_rounds(monkeypatch):
     # No automatic step of ours is that long.
     monkeypatch.setattr(
         _from_parameters, "automatic_step_size", lambda *_, **__: lambda number: 0.9
     )
     gm = clone(RESTLESS).fit(iris_by_label(3))
     n_statistics = 3 * (1 + 4 + 10)
-    rest = ceil(3 * (1 + Dithering(omega=8.0).omega_for(n_statistics)) / 0.3)
-    asked, limit, rest_until = [], 0.9, 0
+    frozen = ceil(3 * (1 + Dithering(omega=8.0).omega_for(n_statistics)) / 0.3)
+    asked, limit, frozen_until = [], 0.9, 0
     for number, halvings in enumerate(gm.history_["safeguarded"][1:]):
-        asked.append(0.0 if number < rest_until else limit)
+        asked.append(0.0 if number < frozen_until else limit)
         if halvings:
-            limit, rest_until = 0.7 * limit, number + 1 + rest
+            limit, frozen_until = 0.7 * limit, number + 1 + frozen
     taken = gm.history_["step_size"][1:]
     assert_allclose(taken, left_of(np.array(asked), gm.history_), rtol=1e-12)
     assert np.count_nonzero(gm.history_["safeguarded"]) > 1
@@ -642,7 +656,7 @@ def test_a_step_too_long_does_not_spoil_those_that_follow_it():
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         gm.fit(rows, clients=clients)
     cuts = np.flatnonzero(gm.history_["safeguarded"])
-    assert 1 <= len(cuts) <= 4 and (np.diff(cuts) > 15).all()  # 3 (1 + 4) / 1 rounds of rest
+    assert 1 <= len(cuts) <= 4 and (np.diff(cuts) > 15).all()  # 3 (1 + 4) / 1 frozen rounds
     steps = gm.history_["step_size"][1:]
     assert_allclose(steps[-1], steps[0] * 0.7 ** len(cuts), rtol=1e-12)
     assert_array_equal(np.count_nonzero(steps == 0), 15 * len(cuts))
@@ -680,29 +694,29 @@ def test_a_step_is_noisy_if_many_like_it_would_leave_the_domain():
         assert (step.noisy, step.safeguarded, step.step_taken) == (noisy, 0, step_size)
 
 
-def after_noise(step_size, lasting_noise=True, step_limit=np.inf):
+def after_noise(step_size, persistent_noise=True, step_limit=np.inf):
     """Server after a step along a field that takes 90 times a component's statistics away."""
     federation = stack(ragged_clients((30, 20)))
     model = mixture_model(federation, "diag", 2)
     start = start_at(model, federation, mixture_parameters(model))
-    problem = make_problem(model, federation, omega=1.0, lasting_noise=lasting_noise)
+    problem = make_problem(model, federation, omega=1.0, persistent_noise=persistent_noise)
     field = np.zeros((2, model.n_functions))
     field[0] = -90 * start.statistics.reshape(2, -1)[0]
     server = ServerState(
         0, start.statistics, start.parameters, np.zeros(model.n_statistics), step_limit
     )
-    return server_half(problem, server, Received(field.ravel()), step_size)
+    return server_half(problem, server, AggregatedMessages(field.ravel(), 2, 0, 0), step_size)
 
 
 # Of 90 times a mass, 0.6 sqrt(2 / γ) times it is too much for such steps to add up.
 NOISY_STEP = 1e-4
 
 
-@pytest.mark.parametrize("lasting_noise", [True, False])
-def test_a_noisy_step_limits_those_that_follow_only_where_noise_lasts(lasting_noise):
-    after, info = after_noise(NOISY_STEP, lasting_noise)
+@pytest.mark.parametrize("persistent_noise", [True, False])
+def test_a_noisy_step_limits_those_that_follow_only_if_noise_is_persistent(persistent_noise):
+    after, info = after_noise(NOISY_STEP, persistent_noise)
     assert info.step_taken == NOISY_STEP
-    assert after.step_limit == (0.95 * NOISY_STEP if lasting_noise else np.inf)
+    assert after.step_limit == (0.95 * NOISY_STEP if persistent_noise else np.inf)
 
 
 @pytest.mark.parametrize("step_size", [NOISY_STEP, 1.0])
@@ -854,7 +868,8 @@ def test_noise_that_adds_up_does_not_destroy_rare_components():
 @pytest.mark.slow
 def test_the_limit_of_steps_does_not_add_to_their_decrease(monkeypatch):
     # A fifth of the automatic steps, none of which leaves the domain.
-    monkeypatch.setattr(gaussian_mixture, "_NOISE", 0.02)
+    bounds = gaussian_mixture._STEP_BOUNDS._replace(noise=0.02)
+    monkeypatch.setattr(gaussian_mixture, "_STEP_BOUNDS", bounds)
     _, _, gm = long_run_with_three_rare_rows()
     assert not gm.history_["safeguarded"].any()
     steps = gm.history_["step_size"][1:]
@@ -949,7 +964,9 @@ def test_messages_beyond_all_measure_are_those_of_a_wrong_operator(size, says):
     case = model_case("mixture-full")
     problem = make_problem(case.model, case.federation, SETTINGS["compressed"])
     broadcast = Broadcast(7, 0, 0.0, case.parameters[0])
-    innovations = problem.vectors.zeros()
+    *_, now = run_rounds(SOLVERS["fedem"], problem, case.federation, case.starts[0], 0)
+    group = group_of(SOLVERS["fedem"], case.model, case.federation, now, np.arange(6))
+    innovations = np.zeros_like(now.controls)
     innovations[3, 1] = size
     with pytest.raises(ValueError, match=says):
-        compress(problem, broadcast, np.arange(6), innovations)
+        compress(problem.task, broadcast, group, innovations)

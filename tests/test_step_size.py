@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from problems import make_problem, mixture_model, problem_of_alike, ragged_clients, stack
-from skfedem.solvers.step_size import (
+from skfedem.solvers._step_size import (
     MOST_AT_ONCE,
     automatic_n_inner,
     automatic_step_size,
@@ -17,14 +17,16 @@ from skfedem.solvers.step_size import (
 
 
 def test_automatic_steps_are_one_where_rounds_are_exact():
-    schedule = automatic_step_size(problem_of_alike())
+    schedule = automatic_step_size(problem_of_alike()[0])
     assert [schedule(k) for k in (1, 10, 10**6)] == [1.0] * 3
 
 
-@pytest.mark.parametrize(("batch_size", "lasting_noise"), [(None, False), (3, False), (3, True)])
-def test_automatic_steps_shrink_with_noise(batch_size, lasting_noise):
+@pytest.mark.parametrize(("batch_size", "persistent_noise"), [(None, False), (3, False), (3, True)])
+def test_automatic_steps_shrink_with_noise(batch_size, persistent_noise):
     def first(**changes):
-        problem = problem_of_alike(batch_size=batch_size, lasting_noise=lasting_noise, **changes)
+        problem, _ = problem_of_alike(
+            batch_size=batch_size, persistent_noise=persistent_noise, **changes
+        )
         return first_step_size(problem)
 
     for noisy in (
@@ -38,7 +40,7 @@ def test_automatic_steps_shrink_with_noise(batch_size, lasting_noise):
 
 def test_many_clients_allow_steps_that_control_variates_cannot_follow():
     def first(n_clients):
-        return first_step_size(problem_of_alike(n_clients, omega=8.0))
+        return first_step_size(problem_of_alike(n_clients, omega=8.0)[0])
 
     learning = 1 / 9
     assert first(10) == learning
@@ -50,7 +52,7 @@ def test_many_clients_allow_steps_that_control_variates_cannot_follow():
 def test_few_clients_step_as_theorem_4_has_it(p):
     # Where n is below ω_p, this is the least of the bounds.
     omega_p = 4 + (1 - p) * 5 / p
-    problem = problem_of_alike(n_clients=2, omega=4.0, participation=p)
+    problem, _ = problem_of_alike(n_clients=2, omega=4.0, participation=p)
     expected = p * sqrt(2) / (5 * sqrt(omega_p))
     assert_allclose(first_step_size(problem), expected, rtol=1e-14)
 
@@ -66,7 +68,7 @@ def test_minibatches_of_clients_who_count_unlike_average_as_those_of_as_many_as_
     model, bounds = mixture_model(stack(ragged_clients((10,) * 4)), "diag"), []
     for lengths, batch_size in (((30, 10), 5), ((10,) * 4, 2)):  # 1.6 times 5 rows, and 4 times 2
         federation = stack(ragged_clients(lengths))
-        minibatches = federation, batch_size, 1.0
+        minibatches = federation.sizes, batch_size, 1.0
         bounds.append([model.noise_bound(*minibatches), model.spider_bound(*minibatches)])
     assert_allclose(bounds[0], bounds[1], rtol=1e-14)
 
@@ -85,13 +87,13 @@ def test_minibatches_step_as_the_documented_rule_has_it(covariance_type, known, 
     )
     omega_p = 1 + 0.5 * 2 / 0.5
     noise = 0.1 * 20 / (model.n_statistics * (1 + factor * omega_p))
-    assert_allclose(first_step_size(problem._replace(lasting_noise=True)), noise, rtol=1e-12)
+    assert_allclose(first_step_size(problem._replace(persistent_noise=True)), noise, rtol=1e-12)
     spider = 0.1 * sqrt(20 * 0.5 / (40 * (1 + omega_p)))
     assert_allclose(first_step_size(problem), spider, rtol=1e-12)
 
 
 def test_rounds_of_a_stream_with_few_rows_are_shortened_by_the_variance_of_messages():
-    exact, noisy = (problem_of_alike(n_clients=4, n_rows=1, omega=omega) for omega in (0.0, 1.0))
+    exact, noisy = (problem_of_alike(n_clients=4, n_rows=1, omega=omega)[0] for omega in (0.0, 1.0))
     # 1 + ω times the variance asks for as much shorter steps.
     rows_over_q = 4 / exact.model.n_statistics
     assert_allclose(stream_step_size(exact, 0), rows_over_q, rtol=1e-12)
@@ -101,18 +103,16 @@ def test_rounds_of_a_stream_with_few_rows_are_shortened_by_the_variance_of_messa
 @pytest.mark.parametrize("changes", [{"n_clients": 4, "n_rows": 1}, {"n_clients": 2, "omega": 4.0}])
 def test_a_batch_of_a_stream_steps_by_who_is_there(changes):
     # Weights of all known clients add up to 1; those of the clients in the batch to less.
-    alone = problem_of_alike(**changes)
-    weights = 0.25 * alone.federation.weights
-    beside_others = alone._replace(
-        federation=alone.federation._replace(weights=weights), presence=0.25
-    )
+    alone, _ = problem_of_alike(**changes)
+    sizes = alone.sizes._replace(weights=0.25 * alone.sizes.weights)
+    beside_others = alone._replace(sizes=sizes, participating_weight=0.25)
     assert stream_step_size(beside_others, 0) == stream_step_size(alone, 0) < 0.5
 
 
 def test_clients_average_no_more_than_their_rows_do():
     def bound(lengths):
         federation = stack(ragged_clients(lengths))
-        return mixture_model(federation, "full").averaging_bound(federation)
+        return mixture_model(federation, "full").averaging_bound(federation.sizes)
 
     assert bound((100,) * 8) == bound((200,) * 8) == 0.24
     # 12 statistics of 40 rows.
@@ -120,11 +120,11 @@ def test_clients_average_no_more_than_their_rows_do():
 
 
 def test_only_noise_that_stays_makes_the_step_decrease():
-    reduced = automatic_step_size(problem_of_alike(batch_size=3, omega=1.0))
-    all_rows = automatic_step_size(problem_of_alike(omega=1.0))
+    reduced = automatic_step_size(problem_of_alike(batch_size=3, omega=1.0)[0])
+    all_rows = automatic_step_size(problem_of_alike(omega=1.0)[0])
     for schedule in (reduced, all_rows):
         assert len({schedule(k) for k in (1, 100, 10**6)}) == 1
-    noisy = problem_of_alike(batch_size=3, omega=1.0, lasting_noise=True)
+    noisy, _ = problem_of_alike(batch_size=3, omega=1.0, persistent_noise=True)
     schedule = automatic_step_size(noisy)
     steps = np.array([schedule(k) for k in range(1, 200001)])
     assert (np.diff(steps) <= 0).all()

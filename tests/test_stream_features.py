@@ -132,7 +132,7 @@ def test_what_clients_send_of_features_that_may_begin_to_vary(how):
     again = fit(fit(gm, rows, clients=owners), rows, clients=owners)
     assert again.history_["uplink_bits"][0] == 64 * 5  # a variance of each client
     units = gm._memory.model.units
-    assert units.varies.tolist().count(False) == 1
+    assert units.has_variance.tolist().count(False) == 1
     assert streamed.history_["uplink_bits"][-1] == again.history_["uplink_bits"].sum()
     assert streamed.history_["downlink_bits"][-1] == again.history_["downlink_bits"].sum()
 

@@ -98,7 +98,7 @@ def averages(gm, size, rows, owners, mean, n_read):
         n_read += n_rows
         rate, memory = min(1.0, 4 * n_rows / n_read), gm._memory
         mean = mean + rate * (memory.server.statistics - mean)
-        yield in_row_units(memory.model, memory.model.maximization(mean))[:3]
+        yield in_row_units(memory.model.units, memory.model.maximization(mean))[:3]
 
 
 @pytest.mark.parametrize(

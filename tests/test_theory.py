@@ -254,32 +254,6 @@ def test_numbers_of_numpy_are_computed_with_in_full(function):
     assert type(got) in (int, float)
 
 
-TINY = {"v_min": 1.0, "gradient_lipschitz": 5e-324, "field_lipschitz": 5e-324}
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "message"),
-    [
-        (
-            theory.vr_n_inner,
-            {"n_samples": 200, "omega": 1e200},
-            r"vr_n_inner, .*=200, omega=1e\+200",
-        ),
-        (theory.max_step_size, {"n_clients": 3, "omega": 1.0} | TINY, "n_clients=3"),
-        (
-            theory.vr_step_size,  # an infinity over itself
-            {"n_clients": 10, "omega": 1.0, "v_max": 1.0} | TINY | {"field_lipschitz": 1.0},
-            "Give less extreme",
-        ),
-        # A product in a denominator underflows.
-        (theory.max_step_size, {"n_clients": 3, "omega": 1e-20} | TINY, "max_step_size"),
-    ],
-)
-def test_what_leaves_the_range_of_a_double_is_a_value_error(function, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        function(**arguments)
-
-
 def test_a_loop_has_a_round_however_few_the_rows():
     assert theory.vr_n_inner(5e-324, 0.0) == 1
 

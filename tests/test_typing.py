@@ -34,6 +34,7 @@ PUBLIC = (
     "skfedem._federation",
     "skfedem._imputer.fitted",
     "skfedem._mixture.fitted",
+    "skfedem._penalty_search.fitted_search",
     "skfedem._random",
     "skfedem.compression",
     "skfedem.datasets",
@@ -99,7 +100,7 @@ def test_everything_public_is_annotated():
         "skfedem.FederatedMatrixImputer.fit",
         "skfedem._imputer.fitted.FittedMatrix.transform",
         "skfedem._mixture.fitted.FittedMixture.predict",
-        "skfedem.compression.Dithering.levels_for",
+        "skfedem.compression.Compressor.decode",
         "skfedem.inspection.ConvergenceDisplay.from_estimator",
         "skfedem.models._base.Model.block_rows",
         "skfedem.preprocessing.PerClient.inverse_transform",
@@ -130,7 +131,7 @@ CALLED = ("compression", "datasets", "inspection", "participation", "preprocessi
 
 def test_everything_that_users_call_says_what_it_raises():
     called = re.compile(
-        rf"skfedem\.([A-Z]|_(mixture|imputer)\.fitted\.[A-Z]|({'|'.join(CALLED)})\.)"
+        rf"skfedem\.([A-Z]|_(mixture|imputer)\.fitted\.[A-Z]|_penalty_search\.fitted_search\.[A-Z]|({'|'.join(CALLED)})\.)"
     )
     documents = {
         name: inspect.getdoc(function) or ""
@@ -162,9 +163,9 @@ def test_the_compressor_that_the_documentation_shows_could_move_here(monkeypatch
         (lambda: RandK(), RandK, ValueError),
         (lambda: Dithering(levels=0.5), Dithering, TypeError),
         (lambda: BlockQuantizer(block_length=0), BlockQuantizer, ValueError),
-        (lambda: RandK(k=2).k_for(-1), RandK.k_for, ValueError),
-        (lambda: Dithering(omega=1).levels_for(2.5), Dithering.levels_for, TypeError),
-        (lambda: Dithering(omega=1e-13).levels_for(2), Dithering.levels_for, ValueError),
+        (lambda: RandK(k=2).level_for(-1), RandK.level_for, ValueError),
+        (lambda: Dithering(omega=1).level_for(2.5), Dithering.level_for, TypeError),
+        (lambda: Dithering(omega=1e-13).level_for(2), Dithering.level_for, ValueError),
         (lambda: RandK(k=2).omega_for("q"), Compressor.omega_for, TypeError),
         (lambda: RandK(k=2).compress([np.nan], [0.0]), Compressor.compress, ValueError),
         (lambda: RandK(k=2).compress([1.0], [1.0]), Compressor.compress, ValueError),

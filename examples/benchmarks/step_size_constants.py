@@ -66,7 +66,9 @@ def mixture(seed):
 def with_factor(constant, factor):
     """Context in which a constant is multiplied by a factor."""
     if constant == "minibatches":
-        return patch.object(gaussian_mixture, "_NOISE", factor * gaussian_mixture._NOISE)
+        bounds = gaussian_mixture._STEP_BOUNDS
+        bounds = bounds._replace(noise=factor * bounds.noise)
+        return patch.object(gaussian_mixture, "_STEP_BOUNDS", bounds)
     return patch.object(step_size, "_FOLLOWED", factor * step_size._FOLLOWED)
 
 

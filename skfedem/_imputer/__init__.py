@@ -1,1 +1,1 @@
-"""What the imputer and its search consist of, besides their parameters."""
+"""Parts of the imputer, besides its parameters."""

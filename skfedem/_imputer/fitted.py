@@ -28,9 +28,9 @@ from .._input.matrices import checked_index, each_matrix, holds_clients
 from .._input.table_labels import check_labels, is_frame, table_labels
 from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Transformed
 from ..models.matrix.families import FAMILIES, Family
-from ..models.matrix.main_effects import LEAST_PENALTY, Effects
+from ..models.matrix.main_effects import LEAST_PENALTY
 from ..models.matrix.row_regression import fit_rows
-from ..models.matrix.theta import LowRank, Theta, at, dense, in_parts, relative_cells
+from ..models.matrix.theta import Effects, LowRank, Theta, at, dense, relative_cells, row_blocks
 from .warnings import warn_of_means
 
 _Form = Literal["rows", "sites", "triplets"]
@@ -50,31 +50,27 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         X : list of clients, or array-like of shape (n_rows, n_columns)
             In a list of clients with shared rows (``rows="shared"``), and in a single array of
             triplets if `fit` had one, missing cells get ``fitted_mean``. All other rows may be new:
-            for each of them, the row effect and the row factor are estimated from its observed
-            cells, with the column effects and factors of the fit. Column labels have to be those of
-            the fit, in the same order; so do labels of shared rows.
+            their effect and factor are estimated from their observed cells, given the columns.
+            Labels of columns, and of shared rows, have to be those of the fit, in the same order.
 
         Returns
         -------
         filled : ndarray of shape (n_rows, n_columns), or a tuple with one for each client
-            For triplets, a matrix of the shape of the fit; for a client that is a 3-D array, an
-            array of shape (n_observers, n_rows, n_columns). Means are never rounded. A cell that a
-            client observed several times gets the mean of its observations; in a single array of
-            triplets, that of all observations.
+            For triplets, a matrix of the shape of the fit; for a 3-D array of a client, an array of
+            its shape. A cell that was observed several times gets the mean of its observations.
 
         Raises
         ------
         NotFittedError
             If called before ``fit``.
         TypeError, ValueError
-            If a table is invalid, has other columns than the fit (or other rows, if these are
-            shared), or cells that the family does not allow. Errors in a list name the client.
+            If a table is invalid, has other columns (or shared rows) than the fit, or cells that
+            the family does not allow. Errors in a list name the client.
 
         Warns
         -----
         UserWarning
-            If Poisson means are far above those of all observed cells, or are capped because exp
-            would overflow.
+            If Poisson means are far above those of all observed cells, or capped.
         """
         check_is_fitted(self)
         form = self._form(X)
@@ -89,7 +85,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             each = partial(each_client_stacked, one_by_one=each_matrix)
         # The index of a table of triplets does not label sites.
         tables = [None] * len(X) if self._has_triplets else X
-        return in_containers(self, self._answers(X, fill, each, self._stacked), tables)
+        return in_containers(self, self._map_tables(X, fill, each, self._stacked), tables)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the columns of the fit, converted to text if they were dates or numbers.
@@ -97,7 +93,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         input_features : array-like of str, default=None
-            Names of the columns: those of the fit, if these were strings.
+            Names of the columns, which have to be those of the fit.
 
         Returns
         -------
@@ -125,8 +121,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         rows, columns : array-like of int, default=None
-            Positions of rows and columns, negative ones from the end; None for all. If the whole
-            matrix is too large for memory, compute it in parts.
+            Positions of rows and columns, negative ones from the end; None for all.
 
         Returns
         -------
@@ -163,25 +158,21 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
             Clients with shared rows, and a single array of triplets if `fit` had one, are scored
-            under the fitted model, so that observers can be held out and scored. All other rows
-            (including those of a matrix that `fit` got with ``clients``) are estimated as in
-            ``transform``, but never from the cells that are scored: every second observed cell of a
-            row is predicted from the other cells, and these from the former.
+            under the fitted model. All other rows are estimated as in ``transform``, but every
+            second observed cell of a row is predicted from the others, and these from the former.
         y : Ignored
 
         Returns
         -------
         log_likelihood : float
-            Gaussian cells have variance 1. If values differ by more than 1e7, rounding of their
-            squares leaves few correct digits.
+            Gaussian cells have variance 1.
 
         Raises
         ------
         NotFittedError
             If called before ``fit``.
         TypeError, ValueError
-            As ``transform``, and if no cell at all is observed. Clients without observed cells are
-            allowed.
+            As ``transform``, and if no cell at all is observed.
         """
         check_is_fitted(self)
         log_likelihood, n_observations = self._scored(X)
@@ -205,12 +196,40 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
         return Theta(effects, low_rank)
 
+    def _warm_theta(self, data: CellData, known: dict[str, Any]) -> Theta | None:
+        """θ from which a warm start continues, minus the origin of the data; None without one."""
+        if not (self.warm_start and hasattr(self, "converged_")):
+            return None
+        self._check_matrix_of_fit(data, known)
+        effects, low_rank = self._theta().minus(data.origin)
+        allowed = Effects(
+            0.0 if self.effects == "none" else effects.intercept,
+            effects.rows * (self.effects in ("both", "rows")),
+            effects.columns * (self.effects in ("both", "columns")),
+        )
+        left, singular_values, right = low_rank
+        rank = self.rank
+        return Theta(allowed, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
+
+    def _check_matrix_of_fit(self, data: CellData, known: dict[str, Any]) -> None:
+        """Raise unless the matrix has the shape, labels and family of the last fit."""
+        if self._shape != data.shape or self._fitted_family != self.family:
+            raise ValueError(
+                f"Expected a matrix of shape {self._shape} and family={self._fitted_family!r} as "
+                f"in the last fit with warm_start=True, got shape {data.shape} and "
+                f"family={self.family!r}. Fit with warm_start=False."
+            )
+        for axis in ("row", "column"):
+            labels = f"_{axis}_labels"
+            what_to_do = "Reindex the tables, or fit with warm_start=False"
+            check_labels(axis, getattr(self, labels), known[labels], what_to_do)
+
     def _means(self, theta: FloatArray, largest: FloatArray) -> FloatArray:
         """Turn θ into means, in place; ``largest`` is the largest observed θ for each row."""
         if self._fitted_family == "poisson":
             warn_of_means(theta, largest)
-        for own in in_parts(theta):
-            theta[own] = self._family().mean(theta[own])
+        for block in row_blocks(theta):
+            theta[block] = self._family().mean(theta[block])
         return theta
 
     def _form(self, X: MatricesLike) -> _Form:
@@ -219,29 +238,28 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return "sites" if self._has_sites else "rows"
         return "triplets" if self._has_triplets_alone and not issparse(X) else "rows"
 
-    def _answers(
+    def _map_tables(
         self,
         X: MatricesLike,
-        answer: Callable[..., Any],
-        each: Callable[[Any, Callable[[Any], Any]], Any],
-        joined: Callable[[Any], Any],
+        function: Callable[..., Any],
+        map_function: Callable[[Any, Callable[[Any], Any]], Any],
+        combine: Callable[[Any], Any],
     ) -> Any:
-        """Results of ``answer(table, form)`` for the tables of a list.
+        """Results of ``function(table, form)`` for the tables of a list.
 
-        ``each`` applies a function to all tables, like ``each_matrix``. A client's 3-D array is
-        answered matrix by matrix, and ``joined`` combines these results.
+        ``map_function`` applies a function to all tables, like ``each_matrix``; ``combine`` joins
+        the results for the matrices of a client's 3-D array.
         """
-        as_matrix = partial(answer, form=self._form(X))
-        as_triplets = partial(answer, form="triplets")
+        as_matrix = partial(function, form=self._form(X))
 
-        def of_client(table: MatricesLike) -> Any:
+        def of_table(table: MatricesLike) -> Any:
             if holds_clients(table):
-                return joined(each(table, as_matrix))
+                return combine(map_function(table, as_matrix))
             if self._has_triplets and not issparse(table):
-                return as_triplets(table)
+                return function(table, form="triplets")
             return as_matrix(table)
 
-        return each(X, of_client)
+        return map_function(X, of_table)
 
     def _cells(self, table: MatricesLike, form: _Form) -> CellData:
         """Cells of a table with the "sites" of the fit, with other "rows", or of "triplets"."""
@@ -277,10 +295,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _stacked(self, filled: Sequence[FloatArray]) -> FloatArray:
         """A client's filled matrices as one 3-D array; ``set_output`` has to be the default."""
-        asked = in_container(self, filled[0])
-        if asked is not filled[0]:
+        table = in_container(self, filled[0])
+        if table is not filled[0]:
             raise ValueError(
-                f"a 3-D array does not fit a {type(asked).__name__}, as set_output asks for. Give "
+                f"a 3-D array does not fit a {type(table).__name__}, as set_output asks for. Give "
                 "each of its matrices as a client."
             )
         return np.stack(filled)
@@ -292,11 +310,11 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         np.maximum.at(largest, cells.rows, theta[cells.rows, cells.columns])
         return self._means(theta, largest)
 
-    def _solved_rows(self, cells: CellData, given: BoolArray | slice) -> Theta:
-        """θ of rows that were not in the fit, from the given ones of their observed cells."""
+    def _solved_rows(self, cells: CellData, is_train: BoolArray | slice) -> Theta:
+        """θ of rows that were not in the fit, from some of their observed cells."""
         root = np.sqrt(self.singular_values_)
         row_effects, factors = fit_rows(
-            relative_cells(cells).take(given),
+            relative_cells(cells).take(is_train),
             cells.shape[0],
             self.intercept_ - cells.origin + self.column_effects_,
             self.column_factors_ * root,
@@ -313,9 +331,9 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         first = offsets_of(np.bincount(cells.rows, minlength=cells.shape[0]))
         is_second = (np.arange(len(cells.rows)) - first[cells.rows]) % 2 == 1
         natural = np.empty(len(cells.rows))
-        for asked in (is_second, ~is_second):
-            theta = self._solved_rows(cells, ~asked).minus(cells.origin)
-            natural[asked] = at(theta, cells.rows[asked], cells.columns[asked])
+        for is_test in (is_second, ~is_second):
+            theta = self._solved_rows(cells, ~is_test).minus(cells.origin)
+            natural[is_test] = at(theta, cells.rows[is_test], cells.columns[is_test])
         return natural
 
     def _scored_cells(self, natural: FloatArray, cells: CellData) -> FloatArray:
@@ -333,8 +351,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self._has_sites and len(X) and not has_labels:
             with suppress(TypeError, ValueError):  # processed one by one, errors name the client
                 return self._scored_under_fit(X)
-        each = each_matrix if self._has_sites else _each_stack
-        return _total(self._answers(X, self._scored_table, each, _total))
+        each = each_matrix if self._has_sites else _map_stacks
+        return _total(self._map_tables(X, self._scored_table, each, _total))
 
     def _scored_table(self, table: MatricesLike, form: _Form) -> FloatArray:
         """As ``_scored``, for one table."""
@@ -374,9 +392,9 @@ def _total(scored: Sequence[FloatArray]) -> FloatArray:
     return np.sum(scored, axis=0)
 
 
-def _each_stack(X: MatricesLike, answer: Callable[[Any], FloatArray]) -> Sequence[FloatArray]:
+def _map_stacks(X: MatricesLike, function: Callable[[Any], FloatArray]) -> Sequence[FloatArray]:
     """As ``each_matrix``, for tables with unrelated rows: small tables are stacked."""
     try:
-        return [answer(rows) for rows, _ in stacks(X)]
+        return [function(rows) for rows, _ in stacks(X)]
     except (TypeError, ValueError):  # processed one by one, errors name the client
-        return each_matrix(X, answer)
+        return each_matrix(X, function)

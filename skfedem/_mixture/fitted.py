@@ -36,7 +36,7 @@ from .._typing import (
     RowWeights,
     Transformed,
 )
-from ..models.mixture.covariances import MATRICES
+from ..models.mixture.covariances import COVARIANCES
 
 _Method = Literal["predict", "predict_proba", "score_samples"]
 
@@ -103,7 +103,7 @@ class FittedMixture(
         return self._by_client(X, "predict_proba")
 
     def transform(self, X: ClientsLike) -> Transformed:
-        """Posterior probability of each component for each row, as in ``predict_proba``.
+        """``predict_proba(X)``, in the containers that ``set_output`` chose.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class FittedMixture(
 
         Returns
         -------
-        posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
+        posterior : array or DataFrame of shape (n_samples, n_components), or a tuple of them
 
         Raises
         ------
@@ -197,9 +197,8 @@ class FittedMixture(
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-            Weight of each row, as in ``aic``; ``n_samples`` is then the sum of the weights.
+        X, sample_weight
+            As in ``aic``; ``n_samples`` is the sum of the weights.
 
         Returns
         -------
@@ -242,69 +241,63 @@ class FittedMixture(
         rows = rng.standard_normal((n_samples, self.n_features_in_))
         # By the Cholesky factors of the precisions: covariances may be singular up to rounding if
         # features have different units.
-        roots = self.precisions_cholesky_
+        structure, factors = COVARIANCES[self._fitted_type], self.precisions_cholesky_
         for component, mean in enumerate(self.means_):
             drawn = slice(offsets[component], offsets[component + 1])
-            root = roots if self._fitted_type == "tied" else roots[component]
-            if self._fitted_type in MATRICES:
-                rows[drawn] = solve_triangular(root, rows[drawn].T, trans="T").T
+            factor = factors if structure.is_shared else factors[component]
+            if structure.has_matrices:
+                rows[drawn] = solve_triangular(factor, rows[drawn].T, trans="T").T
             else:
-                rows[drawn] /= root
+                rows[drawn] /= factor
             rows[drawn] += mean
         return rows, y
 
     def _by_client(self, X: ClientsLike, method: _Method) -> Any:
         """Apply a method of scikit-learn's mixture to one table, or to each table of a list."""
         check_is_fitted(self)
-        answer = partial(self._of_table, method=method)
-        return each_client_stacked(X, answer) if is_client_list(X) else answer(X)
+        apply = partial(self._of_table, method=method)
+        return each_client_stacked(X, apply) if is_client_list(X) else apply(X)
 
     def _of_table(self, table: object, method: _Method) -> NDArray[Any]:
         """Apply a method of scikit-learn's mixture to one table, near the origin and in blocks."""
         rows = check_rows(self, table)
-        roots = self._roots()
-        shift = self._near_narrow_components(roots)
+        scales = self._inverse_deviations()
+        shift = self._precision_weighted_mean(scales)
         of_rows = getattr(self._shifted(shift), method)
         size = max(1, _BLOCK // max(self.means_.shape))
         with np.errstate(over="ignore"):  # an infinite one is no bound
-            far = _FARTHEST / roots.max(axis=0)  # in each feature, or in all
+            far = _FARTHEST / scales.max(axis=0)  # in each feature, or in all
         with np.errstate(divide="ignore"):  # the logarithm of a weight of 0
-            answer = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
+            found = in_blocks(rows, size, lambda block: of_rows(np.clip(block - shift, -far, far)))
         if method == "predict_proba":
             # Far from all components, rounding errors keep scikit-learn's probabilities from adding
             # up to 1.
-            answer /= answer.sum(axis=1, keepdims=True)
-        return answer
+            found /= found.sum(axis=1, keepdims=True)
+        return found
 
-    def _near_narrow_components(self, roots: FloatArray) -> FloatArray:
+    def _precision_weighted_mean(self, scales: FloatArray) -> FloatArray:
         """Mean of the components' means in each feature, weighted by their precisions.
 
         Rows minus this point lose the fewest digits, however far they are from the origin, and even
         if one component consists of outliers.
         """
         weights = np.maximum(self.weights_, np.finfo(np.float64).tiny)[:, None]
-        shares = weights * (roots / roots.max(axis=0)) ** 2
+        shares = weights * (scales / scales.max(axis=0)) ** 2
         # Differences from the first mean: if all means are equal, their mean then has no rounding
         # error.
         first = self.means_[0]
         return first + (shares * (self.means_ - first)).sum(axis=0) / shares.sum(axis=0)
 
-    def _roots(self) -> FloatArray:
-        """Size of the precisions' roots by component and feature; their squares may overflow."""
-        roots = np.abs(self.precisions_cholesky_)
-        if self._fitted_type in MATRICES:
-            roots = roots.max(axis=-1)
-        elif self._fitted_type == "spherical":
-            roots = roots[:, None]
-        return np.atleast_2d(roots)
+    def _inverse_deviations(self) -> FloatArray:
+        """Inverse standard deviations by component and feature; their squares may overflow."""
+        factors, structure = np.abs(self.precisions_cholesky_), COVARIANCES[self._fitted_type]
+        if structure.has_matrices:
+            factors = factors.max(axis=-1)
+        return np.atleast_2d(factors[:, None] if structure.is_isotropic else factors)
 
     def _shifted(self, shift: FloatArray) -> GaussianMixture:
         """scikit-learn's mixture with the fitted parameters, moved by ``-shift``."""
-        mixture = GaussianMixture(
-            len(self.weights_),
-            covariance_type=self._fitted_type,
-            random_state=self.random_state,
-        )
+        mixture = GaussianMixture(len(self.weights_), covariance_type=self._fitted_type)
         mixture.weights_, mixture.means_ = self.weights_, self.means_ - shift
         mixture.covariances_, mixture.precisions_ = self.covariances_, self.precisions_
         mixture.precisions_cholesky_ = self.precisions_cholesky_
@@ -322,10 +315,5 @@ class FittedMixture(
     def _n_parameters(self) -> int:
         """Number of free parameters."""
         n_components, d = self.means_.shape
-        covariance = {
-            "full": n_components * d * (d + 1) // 2,
-            "tied": 0 if self._covariance_is_known else d * (d + 1) // 2,
-            "diag": n_components * d,
-            "spherical": n_components,
-        }
-        return n_components - 1 + n_components * d + covariance[self._fitted_type]
+        in_covariances = COVARIANCES[self._fitted_type].n_parameters(n_components, d)
+        return n_components * (1 + d) - 1 + (0 if self._covariance_is_known else in_covariances)

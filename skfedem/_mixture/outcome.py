@@ -9,13 +9,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._input.clients import features_of
 from .._messages import join_alternatives, warn
-from ..models.mixture.covariances import MATRICES, roots_and_inverses
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
-from ..models.mixture.parameters import in_row_units, lost_in_rounding
-from ..solvers._base import Problem, ServerState
+from ..models.mixture.parameters import in_row_units
 from ..solvers._from_parameters import step_schedule
-from ..solvers._loop import Run
-from ..solvers._report import Wording, against_noise, took_few_rounds, took_few_steps, warn_outcome
+from ..solvers._report import Wording, against_noise, warn_outcome
+from ..solvers._state import RunState
+from ..solvers.base import Problem, ServerState
 
 if TYPE_CHECKING:
     from ..mixture import FederatedGaussianMixture
@@ -34,19 +33,18 @@ def so_far_fitted(
 
     The estimator ``checked`` has the parameters and knows the features of the data.
     """
-    weights, means, covariances, roots = in_row_units(model, server.parameters)
+    weights, means, covariances, factors = in_row_units(model.units, server.parameters)
     if model.fixed_covariance is not None:
         given = np.asarray(checked.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # exact in all digits
-        _, inverse = roots_and_inverses(model.covariance_type, covariances)
-        roots = np.ascontiguousarray(inverse.T)
-    of_matrices = model.covariance_type in MATRICES
+        _, inverse = model.structure.cholesky_and_inverse(covariances)
+        factors = np.ascontiguousarray(inverse.T)
     return {
         "weights_": weights,
         "means_": means,
         "covariances_": covariances,
-        "precisions_cholesky_": roots,
-        "precisions_": roots @ np.swapaxes(roots, -1, -2) if of_matrices else roots**2,
+        "precisions_cholesky_": factors,
+        "precisions_": model.structure.precisions(factors),
         "n_iter_": n_rounds,
         "converged_": False,
         "_memory": None,  # the memory of an earlier fit belongs to other parameters
@@ -58,32 +56,20 @@ def so_far_fitted(
     }
 
 
-def warn_of_fit(settings: FederatedGaussianMixture, problem: Problem, result: Run) -> None:
+def warn_of_fit(settings: FederatedGaussianMixture, problem: Problem, state: RunState) -> None:
     """Give the warnings that apply to a fit with these parameters."""
-    fall = 0.0 if problem.exact else result.initial_criterion - result.criteria[-1]
-    otherwise = []
-    # Otherwise, neither tol nor data are to blame.
-    if not (took_few_steps(result) or took_few_rounds(problem, result)):
-        if settings.tol > 0:
-            otherwise.append("increase tol")
-        if not problem.lasting_noise:
-            otherwise.append("check for degenerate data")
-    ways = ["fewer components"] if settings.n_components > 1 else []
+    fall = 0.0 if problem.exact else state.initial_criterion - state.final_criterion
+    remedies = ["fewer components"] if settings.n_components > 1 else []
     if settings.fixed_covariance is None:
-        ways.append("drop linearly dependent features")
-    wording = Wording(
-        iteration="EM iterations",
-        left="left the domain of the M-step",
-        remedy="".join(f", or {way}" for way in ways),
-        otherwise=otherwise,
-    )
+        remedies.append("drop linearly dependent features")
+    wording = Wording("EM iterations", "left the domain of the M-step", tuple(remedies))
     schedule = step_schedule(settings, problem)
-    warn_outcome(settings, problem, result, schedule, wording, is_worse=fall > _LARGE_FALL)
+    warn_outcome(settings, problem, state, schedule, wording, is_worse=fall > _LARGE_FALL)
     if not problem.exact:
         ways = against_noise(settings, "a smaller step_size")
-        _warn_of_noise(ways, result, problem.federation.n_samples, fall)
+        _warn_of_noise(ways, state, problem.sizes.n_samples, fall)
     model: Any = problem.model  # a GaussianMixtureModel
-    lost = lost_in_rounding(model, result.server.parameters)
+    lost = model.inaccurate_components(state.server.parameters)
     if len(lost):
         warn(
             f"Covariances of components {lost.tolist()} are too small, relative to the distances "
@@ -94,9 +80,9 @@ def warn_of_fit(settings: FederatedGaussianMixture, problem: Problem, result: Ru
         )
 
 
-def _warn_of_noise(ways: list[str], result: Run, n_samples: int, fall: float) -> None:
+def _warn_of_noise(ways: list[str], state: RunState, n_samples: int, fall: float) -> None:
     """Warn of components or likelihood lost to noise, with advice that reduces noise."""
-    initial, final = n_samples * result.trace[[0, -1]]
+    initial, final = n_samples * state.trace[0], n_samples * state.trace[-1]
     # In units of rows: a component of a single row has the weight 1, up to noise and ``tol``.
     vanished = np.flatnonzero((initial >= 0.5) & (final < 0.5))
     if len(vanished):

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._federation import Federation
 from .._input.known_labels import find_labels
-from .._parallel import Workers
-from .._typing import FilePath
+from .._typing import FilePath, FloatArray, IntArray
 from ..models._base import Start
 from ..models.mixture.given import Given, check_distance_of_rows
 from ..models.mixture.start import (
-    bits_of_units,
+    n_moments_told,
     standardise,
     standardised_again,
     start_again,
     start_run,
 )
-from ..solvers._base import Problem
 from ..solvers._fit_task import FitTask
+from ..solvers._fitted_state import FittedState, continued
 from ..solvers._from_parameters import SOLVERS, federated_problem, run_solver
-from ..solvers._loop import Run
-from ..solvers._memory import Memory, go_on
 from ..solvers._resume import seed_of
+from ..solvers._state import RunState
+from ..solvers.base import Clients, Problem
 
 if TYPE_CHECKING:
     from ..mixture import FederatedGaussianMixture
@@ -39,44 +37,50 @@ _ROUNDING = 1e-9
 
 
 def new_runs(
-    settings: FederatedGaussianMixture, federation: Federation, given: Given
+    settings: FederatedGaussianMixture, clients: Clients, given: Given
 ) -> tuple[Problem, Callable[[Problem], Start]]:
     """Problem of new runs, in the units of these rows, and a function for their starts.
 
     The function returns a ``Start`` for the problem with the seed of a run.
     """
-    model, bits = standardise(settings, federation, given)
+    model = standardise(settings, clients, given)
+    n_common = len(clients.messages)
 
     def start(problem: Problem) -> Start:
-        first = start_run(model, federation, settings.init_params, given, problem.seed)
-        return first.after(bits, bits)
+        del clients.messages[n_common:]  # those of an earlier start
+        first = start_run(model, clients, settings.init_params, given, problem.task.seed)
+        return first.after(*clients.bits())
 
-    return federated_problem(settings, model, federation, seed=0), start
+    return federated_problem(settings, model, clients.sizes, seed=0), start
 
 
 def next_run(
     settings: FederatedGaussianMixture,
     ids: NDArray[Any],
-    federation: Federation,
+    totals: IntArray | FloatArray,
+    clients: Clients,
     given: Given,
-    memory: Memory,
+    memory: FittedState,
     data: str,
 ) -> tuple[Problem, Callable[[Problem], Start]]:
     """As ``new_runs``, for a run that continues an earlier fit, in the units of that fit.
 
-    ``data`` is as in ``Memory``.
+    ``data`` is as in ``FittedState``.
     """
     before, server = memory.model, memory.server
-    check_distance_of_rows(before, given, federation, ids)
-    model, bits = standardised_again(settings, before, federation, given)
+    check_distance_of_rows(before, given, clients, ids)
+    clients.messages.clear()
+    model = standardised_again(settings, before, clients, given)
     n_new = int(np.count_nonzero(find_labels(memory.ids, ids) < 0))
 
     def start(problem: Problem) -> Start:
-        first = start_again(model, federation, before, server, given)
-        first = first.after(bits, bits + bits_of_units(model, n_new))
-        return go_on(memory, SOLVERS[settings.solver], problem, first, ids, data)
+        first = start_again(model, clients, before, server, given)
+        clients.tell("units", n_moments_told(model), n_new)
+        first = first.after(*clients.bits())
+        clients.join(SOLVERS[settings.solver], problem.task)
+        return continued(memory, settings.solver, problem, clients, first, totals, ids, data)
 
-    return federated_problem(settings, model, federation, seed=0), start
+    return federated_problem(settings, model, clients.sizes, seed=0), start
 
 
 def best_run(
@@ -84,35 +88,41 @@ def best_run(
     problem: Problem,
     start: Callable[[Problem], Start],
     seeds: list[int],
-    workers: Workers,
+    clients: Clients,
     resume_from: FilePath | None,
     begin_start: Callable[[], FitTask | None],
-) -> Run:
+) -> RunState:
     """Run from a start for each seed, and return the run with the largest likelihood.
 
     ``begin_start`` notifies callbacks of the next start, and returns the task of its rounds or
     None.
     """
-    best: Run | None = None
+    best: RunState | None = None
     for number, seed in enumerate(seeds):
         result = None  # frees the memory of the last result
         if settings.verbose:
             print(f"Start {number}")
-        seeded = problem._replace(seed=seed_of(settings, seed, resume_from))
+        seed = seed_of(settings, seed, resume_from)
+        seeded = problem._replace(task=problem.task._replace(seed=seed))
         try:
             first, tasks = start(seeded), begin_start()
-            result = run_solver(settings, seeded, first, workers, resume_from, tasks)
+            result = run_solver(settings, seeded, first, clients, resume_from, tasks)
         except KeyboardInterrupt:
             # Interrupted between starts: keep the best of those that ended.
             if best is None:
                 raise
             return best._replace(stopped_by="keyboard")
-        if best is None or is_better(result.criteria[-1], best.criteria[-1]):
+        if best is None or is_better(_last(result), _last(best)):
             best = result
         if result.stopped_by == "keyboard":
             return best._replace(stopped_by="keyboard")
     assert best is not None  # there is a seed
     return best
+
+
+def _last(state: RunState) -> float:
+    """Last log-likelihood of a run that is known."""
+    return state.criteria("log_likelihood")[-1]
 
 
 def is_better(likelihood: float, best: float) -> bool:

@@ -12,19 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._federation import Federation
-from .._history import History
+from .._history import FLOAT_BITS, History
 from .._parallel import Workers
 from .._parameters import is_auto
 from .._random import seeds_of_runs
 from .._typing import FloatArray
+from ..clients.local import LocalClients
 from ..models._base import Start
-from ..models.mixture.domain import brought_into_domain, in_domain
+from ..models.mixture.domain import in_domain, shrunk_into_domain
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.given import Given, check_distance_of_rows
 from ..models.mixture.parameters import Parameters
 from ..models.mixture.start import (
-    bits_of_units,
     has_same_domain,
+    n_moments_told,
     standardise,
     start_run,
     with_axes_of,
@@ -32,15 +33,15 @@ from ..models.mixture.start import (
 )
 from ..models.mixture.stream import for_stream, with_moment_of, with_variance_along_new_axes
 from ..models.mixture.units import Units
-from ..solvers import fedem
-from ..solvers._base import Problem
+from ..solvers._fitted_state import FittedState, fitted_state, of_stream
 from ..solvers._from_parameters import federated_problem, step_schedule
-from ..solvers._loop import Options, Run, run
-from ..solvers._memory import Memory, memory_of, of_stream
-from ..solvers._run_state import initialise
-from ..solvers._stream import stream
-from ..solvers.step_size import automatic_step_size
-from .runs import is_better
+from ..solvers._loop import Options, run
+from ..solvers._state import RunState, initial_state
+from ..solvers._step_size import automatic_step_size
+from ..solvers._stream import problem_of_some, stream
+from ..solvers.base import Clients, NoStates, Problem
+from ..solvers.fedem import FEDEM
+from .runs import _last, is_better
 
 if TYPE_CHECKING:
     from ..mixture import FederatedGaussianMixture
@@ -65,7 +66,9 @@ class Beginning(NamedTuple):
     ----------
     problem : Problem
         Problem for the rows of the call.
-    memory : Memory
+    federation : Federation
+        These rows.
+    memory : FittedState
         State of the server and the known clients, without new clients.
     history : dict of ndarray
         History of the earlier calls; for the first call, of its start.
@@ -75,7 +78,8 @@ class Beginning(NamedTuple):
     """
 
     problem: Problem
-    memory: Memory
+    federation: Federation
+    memory: FittedState
     history: dict[str, NDArray[Any]]
     bits: int
 
@@ -88,23 +92,27 @@ def first_call(
     workers: Workers,
 ) -> Beginning:
     """Start of the first call: a fit of its rows, in units that are based on them."""
-    model, bits = standardise(settings, federation, given)
+    clients = LocalClients(federation, workers)
+    model = standardise(settings, clients, given)
     # The first seed is that of the rounds, as in later calls.
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
     problem = _problem_of_call(settings, model, federation, seeds[0])
-    start = _best_start(settings, problem._replace(seed=seed_of_fits), given, seeds, workers)
-    model, start = for_stream(model, start.after(bits, bits))
-    problem = problem._replace(model=model)
+    seeded = _with_seed(problem, seed_of_fits)
+    start = _best_start(settings, seeded, given, seeds, clients)
+    model, start = for_stream(model, start)
+    problem = problem._replace(task=problem.task._replace(model=model))
     # Initial fields would soon be out of date, for good if a client does not return. The start is
     # evaluated here if messages are compressed or clients may be absent, else by the first round.
-    whole = problem._replace(batch_size=None)
-    first = initialise(fedem, whole, start, workers, control_init="zeros", watched=True)
+    whole = problem._replace(task=problem.task._replace(batch_size=None))
+    clients.join(FEDEM, whole.task)
+    first = initial_state(whole, start, clients, control_init="zeros", watched=True)
+    first = first._replace(clients=clients.save())
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
-    memory = memory_of(ids, problem, first.progress.server, first.states)
+    memory = fitted_state(ids, federation.totals, FEDEM.name, problem, first)
     # The rounds will read these rows again. If the start counted all of them, it would be forgotten
     # more slowly if few clients answer.
     memory = memory._replace(totals=np.zeros(len(ids)), n_samples=_n_expected(problem))
-    return Beginning(problem, memory, history, 0)
+    return Beginning(problem, federation, memory, history, 0)
 
 
 def _problem_of_call(
@@ -114,15 +122,21 @@ def _problem_of_call(
     seed: int,
 ) -> Problem:
     """Problem for the rows of a call, with the α of a stream if it is automatic."""
-    problem = federated_problem(settings, model, federation, seed)
+    problem = federated_problem(settings, model, federation.sizes, seed)
+    problem = problem_of_some(problem, federation.sizes)
     if is_auto(settings.control_step):
-        problem = problem._replace(control_step=_LEARNING * problem.control_step)
+        step = _LEARNING * problem.task.control_step
+        problem = problem._replace(task=problem.task._replace(control_step=step))
     return problem
+
+
+def _with_seed(problem: Problem, seed: int) -> Problem:
+    return problem._replace(task=problem.task._replace(seed=seed))
 
 
 def _n_expected(problem: Problem) -> float:
     """Number of the call's rows that its rounds are expected to read."""
-    return problem.participation * problem.federation.n_samples
+    return problem.inclusion_probability * problem.sizes.n_samples
 
 
 def _best_start(
@@ -130,26 +144,23 @@ def _best_start(
     problem: Problem,
     given: Given,
     seeds: list[int],
-    workers: Workers,
+    clients: Clients,
 ) -> Start:
     """Best of the starts for the seeds, each fitted to all rows of the call."""
     model: Any = problem.model  # a GaussianMixtureModel
-    federation = problem.federation
-    problem = problem._replace(
-        participation=1.0,
-        control_step=1 / (1 + problem.omega),
-        batch_size=None,
-        lasting_noise=model.is_random,
-    )
+    task = problem.task._replace(control_step=1 / (1 + problem.omega), batch_size=None)
+    problem = problem._replace(task=task, participation=1.0, persistent_noise=model.is_random)
     max_iter = _rounds_of_fit(settings, problem, given)
-    best, largest = None, np.nan
+    best, largest, n_common = None, np.nan, len(clients.messages)
     for seed in seeds:
-        start = start_run(model, federation, settings.init_params, given, seed)
+        del clients.messages[n_common:]
+        start = start_run(model, clients, settings.init_params, given, seed)
+        start = start.after(*clients.bits())
         if max_iter == 0 and len(seeds) == 1:
             return start  # saves a pass over all rows for the likelihood
-        fitted = _fitted(settings, problem, start, max_iter, workers)
-        if best is None or is_better(fitted.criteria[-1], largest):
-            best, largest = _start_at_the_end(start, fitted), fitted.criteria[-1]
+        fitted = _fitted(settings, problem, start, max_iter, clients)
+        if best is None or is_better(_last(fitted), largest):
+            best, largest = _start_at_the_end(start, fitted), _last(fitted)
     assert best is not None  # there is a seed
     return best
 
@@ -159,7 +170,7 @@ def _rounds_of_fit(
 ) -> int | None:
     """Maximum number of rounds to fit a start; 0 if it is not fitted."""
     n_numbers = settings.n_components * settings.n_features_in_
-    has_enough = problem.federation.n_samples >= _ROWS_OF_A_MEAN * n_numbers
+    has_enough = problem.sizes.n_samples >= _ROWS_OF_A_MEAN * n_numbers
     return settings.max_iter if has_enough and given.means is None else 0
 
 
@@ -168,8 +179,8 @@ def _fitted(
     problem: Problem,
     start: Start,
     max_iter: int | None,
-    workers: Workers,
-) -> Run:
+    clients: Clients,
+) -> RunState:
     """Run of FedEM from a start: EM, possibly with compressed messages."""
     options = Options(
         step_size=automatic_step_size(problem),
@@ -181,19 +192,20 @@ def _fitted(
         eval_every=None,
     )
     try:
-        fitted = run(fedem, problem, start, options, workers, report=lambda row: None)
+        clients.join(FEDEM, problem.task)
+        fitted = run(FEDEM, problem, start, options, clients, report=lambda row: None)
     except np.linalg.LinAlgError:
         # Without regularisation, steps of 1 may lead to a singular covariance. A stream has shorter
         # steps.
         if settings.reg_covar > 0 or max_iter == 0:
             raise
-        return _fitted(settings, problem, start, 0, workers)
+        return _fitted(settings, problem, start, 0, clients)
     if fitted.stopped_by:
         raise KeyboardInterrupt
     return fitted
 
 
-def _start_at_the_end(start: Start, fitted: Run) -> Start:
+def _start_at_the_end(start: Start, fitted: RunState) -> Start:
     """Start of a stream at the end of the run that was fitted from another start."""
     server, history = fitted.server, fitted.history
     return start._replace(
@@ -210,13 +222,16 @@ def next_call(
     ids: NDArray[Any],
     federation: Federation,
     given: Given,
-    memory: Memory,
+    memory: FittedState,
+    workers: Workers,
     history: dict[str, NDArray[Any]],
 ) -> Beginning:
     """Start of a later call: the end of an earlier call or of a fit."""
-    check_distance_of_rows(memory.model, given, federation, ids)
+    clients = LocalClients(federation, workers)
+    check_distance_of_rows(memory.model, given, clients, ids)
+    clients.messages.clear()
     memory, units_before = _in_new_domain(settings, given, memory), memory.model.units
-    model, bits = with_axes_of(memory.model, federation)
+    model = with_axes_of(memory.model, clients)
     model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
     model, server = for_stream(model, memory.server)
     memory = memory._replace(model=model, server=server)
@@ -227,14 +242,16 @@ def next_call(
     if not of_stream(memory):
         # A stream starts with V_i = 0: control variates of a fit belong to other rows, and would
         # take tens of calls to be forgotten.
-        states = fedem.ClientStates(np.zeros(memory.states.controls.shape))
         totals: Any = memory.row_weight * memory.totals
-        memory = memory._replace(states=states, totals=totals)
-    return Beginning(problem, memory, history, bits)
+        controls = np.zeros((len(memory.ids), model.n_statistics))
+        memory = memory._replace(controls=controls, states=NoStates(), totals=totals)
+    return Beginning(problem, federation, memory, history, clients.bits()[0])
 
 
-def _in_new_domain(settings: FederatedGaussianMixture, given: Given, memory: Memory) -> Memory:
-    """Memory whose Ŝ and average are in the domain of T with the current parameters; θ = T(Ŝ).
+def _in_new_domain(
+    settings: FederatedGaussianMixture, given: Given, memory: FittedState
+) -> FittedState:
+    """State whose Ŝ and average are in the domain of T with the current parameters; θ = T(Ŝ).
 
     A stream with more regularisation, or with a known covariance, may have left this domain.
     """
@@ -257,15 +274,15 @@ def _with_domain(
     parameters: Parameters,
 ) -> FloatArray:
     """Statistics in the domain of T of a model, from those of another one and their parameters."""
-    if before.in_stream and before.fixed_root is not None and model.fixed_root is None:
+    if before.in_stream and before.fixed_cholesky is not None and model.fixed_cholesky is None:
         statistics = with_moment_of(model, statistics, parameters)
     if in_domain(model, statistics):
         return statistics
-    return brought_into_domain(model, statistics, parameters)
+    return shrunk_into_domain(model, statistics, parameters)
 
 
-def _along_new_axes(memory: Memory, units_before: Units, n_new: float) -> Memory:
-    """Memory in which ``n_new`` rows vary along the axes that are new in its units."""
+def _along_new_axes(memory: FittedState, units_before: Units, n_new: float) -> FittedState:
+    """State in which ``n_new`` rows vary along the axes that are new in its units."""
     model, server, average = memory.model, memory.server, memory.average
     share = n_new / (memory.n_samples + n_new)
     statistics = with_variance_along_new_axes(model, server.statistics, units_before, share)
@@ -278,7 +295,7 @@ def _along_new_axes(memory: Memory, units_before: Units, n_new: float) -> Memory
 
 def read_call(
     settings: FederatedGaussianMixture, beginning: Beginning, ids: NDArray[Any], workers: Workers
-) -> tuple[Memory, dict[str, NDArray[Any]], list[float]]:
+) -> tuple[FittedState, dict[str, NDArray[Any]], list[float]]:
     """Run the rounds of a call.
 
     Returns the memory, in which new clients follow the known ones, the history, and the
@@ -287,12 +304,18 @@ def read_call(
     problem, n_known = beginning.problem, len(beginning.memory.ids)
     schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
     memory, rounds, trace = stream(
-        problem, beginning.memory, ids, schedule, workers, settings.client_weights
+        problem,
+        beginning.federation,
+        beginning.memory,
+        ids,
+        schedule,
+        lambda batch: LocalClients(batch, workers),
+        settings.client_weights,
     )
     # Bits that were sent before the rounds are counted in the first round.
     bits, row = beginning.bits, rounds.row(0)
     uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
-    downlink_bits += bits_of_units(memory.model, len(memory.ids) - n_known)
+    downlink_bits += FLOAT_BITS * n_moments_told(memory.model) * (len(memory.ids) - n_known)
     rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)
     unseen = [value for value in rounds.column("log_likelihood") if not np.isnan(value)]
     return memory, _appended(beginning.history, rounds, trace), unseen

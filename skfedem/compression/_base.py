@@ -25,9 +25,10 @@ class Compressor(ABC):
     - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2`` (these two
       are assumption A6 of [1]_);
     - a coordinate of 0 stays 0.0, -0.0 is never returned, and inputs are not modified;
-    - for every v that `compress` returned, ``decode(encode(v))`` is v bit for bit and
-      ``len(encode(v)) == n_bytes(v)``; `decode` raises ValueError for damaged bytes, and for those
-      of another class.
+    - for every v that `compress` returned, ``decode(encode(v), len(v))`` is v bit for bit and
+      ``len(encode(v)) == n_bytes(v)``;
+    - `decode` refuses damaged bytes, and those of another class or length, before it allocates more
+      than 10 bytes for each of the message and 8 for each expected coordinate.
 
     References
     ----------
@@ -43,7 +44,7 @@ class Compressor(ABC):
     >>> operator: Compressor = Dithering(omega=1.0)
     >>> sent, n_bytes = operator.send([3.0, 0.0, -4.0], [0.2, 0.2, 0.2])
     >>> data = operator.encode(sent)
-    >>> bool(len(data) == n_bytes[0]), np.array_equal(operator.decode(data), sent)
+    >>> bool(len(data) == n_bytes[0]), np.array_equal(operator.decode(data, 3), sent)
     (True, True)
     >>> bool(operator.variance([3.0, 0.0, -4.0])[0] <= operator.omega_for(3) * 25.0)
     True
@@ -77,7 +78,7 @@ class Compressor(ABC):
         Parameters
         ----------
         values : array of shape (q,), (n, q) or, with `lengths`, (sum(lengths),)
-            The vectors. Values have to be finite, and norms at most 2**1022 if the operator
+            The vectors. Values have to be finite, and norms at most 2**998 if the operator
             computes norms.
         uniforms : array of the shape of `values`
             Independent draws from the uniform distribution on [0, 1).
@@ -91,19 +92,12 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            If values are not such vectors, not finite or too large for the operator, if uniforms
-            are outside [0, 1) or of another shape, or if lengths do not add up to the size of
-            `values`.
+            If an argument is not as above.
         """
 
     @abstractmethod
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
-        """Exact variance ``E ||Q(x) - x||^2`` of each vector x.
-
-        Parameters
-        ----------
-        values, lengths
-            As in `compress`.
+        """Exact variance ``E ||Q(x) - x||^2`` of each vector x, with arguments as in `compress`.
 
         Returns
         -------
@@ -112,18 +106,14 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            If values are not such vectors, not finite or too large for the operator, or if lengths
-            do not add up to the size of `values`.
+            If an argument is not as in `compress`.
         """
 
     @abstractmethod
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         """Length of each encoded vector in bytes, ``len(encode(v))``, without encoding it.
 
-        Parameters
-        ----------
-        values, lengths
-            As in `compress`, but *compressed* vectors, as returned by `compress`.
+        Arguments are as in `compress`, but *compressed* vectors, as returned by `compress`.
 
         Returns
         -------
@@ -132,8 +122,7 @@ class Compressor(ABC):
         Raises
         ------
         TypeError, ValueError
-            If values cannot be encoded because `compress` cannot have returned them, or if lengths
-            do not add up to the size of `values`.
+            If `compress` cannot have returned these values, or lengths do not add up.
         """
 
     def send(
@@ -141,15 +130,7 @@ class Compressor(ABC):
     ) -> tuple[FloatArray, IntArray]:
         """Compress vectors and return their `n_bytes` too; operators may share the work of both.
 
-        Parameters
-        ----------
-        values, uniforms, lengths
-            As in `compress`.
-
-        Returns
-        -------
-        compressed : ndarray of float64, of the shape of `values`
-        n_bytes : ndarray of int64, of shape (n,)
+        Arguments and results are those of `compress` and `n_bytes`.
 
         Raises
         ------
@@ -157,7 +138,7 @@ class Compressor(ABC):
             As in `compress`; also if `compress` returns something else, such as None.
         """
         compressed = self.compress(values, uniforms, lengths)
-        _check_shape(self, "compress", compressed, np.shape(values))
+        _check_array(self, "compress", compressed, np.shape(values), "f", "float64")
         return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
@@ -181,13 +162,15 @@ class Compressor(ABC):
         """
 
     @abstractmethod
-    def decode(self, data: bytes) -> FloatArray:
+    def decode(self, data: bytes, length: int) -> FloatArray:
         """Decode the vector in a message.
 
         Parameters
         ----------
         data : bytes
             Message from `encode` of an operator of this class, with any level.
+        length : int
+            Length q >= 0 of the vector, as the receiver expects it.
 
         Returns
         -------
@@ -196,10 +179,12 @@ class Compressor(ABC):
         Raises
         ------
         TypeError
-            If `data` is not bytes-like.
+            If `data` is not bytes-like, or `length` is not an integer.
         ValueError
-            If the message is damaged, or from another class. A CRC-16 detects all damage except in
-            one of 65,536 heavily damaged messages; it does not protect against forged messages.
+            If the message is damaged, or of another class or length, after at most ``10 *
+            len(data) + 8 * length`` bytes of memory and some kilobytes. A CRC-16 detects all damage
+            except in one of 65,536 heavily damaged messages; it does not protect against forged
+            ones.
         """
 
     def __sklearn_clone__(self) -> Self:
@@ -208,37 +193,35 @@ class Compressor(ABC):
 
 def check_compressed(compressor: Compressor, values: FloatArray, shape: tuple[int, ...]) -> None:
     """Raise if `compress` of a class broke its rules."""
-    _check_shape(compressor, "compress", values, shape)
-    if values.dtype.kind != "f":
-        raise broken(compressor, "compress", "float64", f"dtype {values.dtype}")
+    _check_array(compressor, "compress", values, shape, "f", "float64")
     if not np.isfinite(values).all():
         raise broken(compressor, "compress", "finite values", "NaN or inf")
 
 
 def check_n_bytes(compressor: Compressor, n_bytes: IntArray, n_clients: int) -> None:
     """Raise if `n_bytes` of a class broke its rules."""
-    _check_shape(compressor, "n_bytes", n_bytes, (n_clients,))
-    if n_bytes.dtype.kind not in "iu":
-        raise broken(compressor, "n_bytes", "integers", f"dtype {n_bytes.dtype}")
+    _check_array(compressor, "n_bytes", n_bytes, (n_clients,), "iu", "integers")
     if not (n_bytes >= 0).all():
         raise broken(compressor, "n_bytes", "lengths >= 0", str(n_bytes.min()))
 
 
-def _check_shape(
-    compressor: Compressor, method: str, returned: Any, shape: tuple[int, ...]
+def _check_array(
+    compressor: Compressor,
+    method: str,
+    returned: Any,
+    shape: tuple[int, ...],
+    kinds: str,
+    expected: str,
 ) -> None:
-    if not isinstance(returned, np.ndarray):
-        got = f"type {type(returned).__name__}"
-    elif returned.shape != shape:
-        got = f"shape {returned.shape}"
-    else:
-        return
-    raise broken(compressor, method, f"an array of shape {shape}", got)
+    is_array = isinstance(returned, np.ndarray)
+    if not is_array or returned.shape != shape:
+        got = f"shape {returned.shape}" if is_array else f"type {type(returned).__name__}"
+        raise broken(compressor, method, f"an array of shape {shape}", got)
+    if returned.dtype.kind not in kinds:
+        raise broken(compressor, method, expected, f"dtype {returned.dtype}")
 
 
 def broken(compressor: Compressor, method: str, expected: str, got: str) -> ValueError:
     """Error for a class, which users may write themselves, that broke the rules of a method."""
-    return ValueError(
-        f"Expected {expected} from {type(compressor).__name__}.{method}, got {got}. Correct this "
-        "class."
-    )
+    name = f"{type(compressor).__name__}.{method}"
+    return ValueError(f"Expected {expected} from {name}, got {got}. Correct this class.")

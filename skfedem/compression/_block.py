@@ -7,16 +7,16 @@ from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from .._serialization import serializable
 from .._typing import FloatArray, IntArray
 from . import _codec, _vectors
-from ._operator import least
-from ._stepped import Stepped, shorten
+from ._operator import Quantizer, round_to_24_bits, smallest_integer
 
 
+@serializable
 @dataclass(frozen=True)
-class BlockQuantizer(Stepped):
+class BlockQuantizer(Quantizer):
     """Block-p quantization: send each sign with a probability proportional to the magnitude.
 
     In each block x, ``Q(x)_j = ||x||_p * sign(x_j) * U_j``, where U_j is a Bernoulli draw with
@@ -52,7 +52,7 @@ class BlockQuantizer(Stepped):
     >>> import numpy as np
     >>> from skfedem.compression import BlockQuantizer
     >>> operator = BlockQuantizer(omega=1.0)
-    >>> operator.block_length_for(100)
+    >>> operator.level_for(100)
     4
     >>> operator.compress([3.0, 0.0, -4.0, 0.0, 7.0], [0.7, 0.1, 0.7, 0.1, 0.9])
     array([ 0.,  0., -5.,  0.,  7.])
@@ -65,32 +65,13 @@ class BlockQuantizer(Stepped):
 
     _level_name: ClassVar[str] = "block_length"
 
-    def block_length_for(self, length: ArrayLike) -> Any:
-        """Length of the longest block in vectors of the given lengths.
-
-        Parameters
-        ----------
-        length : int or array of int
-            Lengths q >= 0 of vectors.
-
-        Returns
-        -------
-        block_length : int, or ndarray of int of the shape of `length`
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a length is not an integer >= 0.
-        """
-        return _vectors.for_each_length(self._level, length)
-
     def _omega(self, q: int, block_length: int) -> float:
         return _block_omega(block_length, self.norm)
 
     def _level(self, q: int) -> int:
-        return min(q, self._cut())
+        return min(q, self._block_length())
 
-    def _cut(self) -> int:
+    def _block_length(self) -> int:
         if self.block_length is not None:
             return self.block_length
         omega = self.omega
@@ -99,16 +80,18 @@ class BlockQuantizer(Stepped):
         if root >= sqrt(_vectors.MAX_LENGTH):
             return self._most_levels
         # The longest block that attains omega: with one more coordinate, it would not.
-        return least(int(root**2), lambda block: _block_omega(block + 1, self.norm) > omega)
+        return smallest_integer(
+            int(root**2), lambda block: _block_omega(block + 1, self.norm) > omega
+        )
 
     def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
-        return np.where(self.block_length_for(q) == 1, norms, shorten(norms, np.ceil))
+        return np.where(self.level_for(q) == 1, norms, round_to_24_bits(norms, np.ceil))
 
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         return np.less(uniforms, ratios, out=ratios)
 
     def _code(self, q: Any) -> _codec.Scaled:
-        return _codec.Scaled(0x22, self._cut(), most=1)
+        return _codec.Scaled(0x22, self._block_length(), most=1)
 
 
 def _block_omega(block_length: int, norm: float) -> float:

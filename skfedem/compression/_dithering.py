@@ -9,20 +9,20 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .._parameters import check_number
+from .._serialization import serializable
 from .._typing import FloatArray, IntArray
 from . import _codec, _vectors
-from ._operator import least
-from ._stepped import Stepped, shorten
+from ._operator import Quantizer, round_to_24_bits, smallest_integer
 
 # With 24-bit steps, level * step is exact in float64 for all levels below 2**29.
 _MAX_LEVELS = 2**20
 
 
+@serializable
 @dataclass(frozen=True)
-class Dithering(Stepped):
+class Dithering(Quantizer):
     """Random dithering: round each coordinate at random to a neighbouring multiple of a step.
 
     ``Q(x)_j = step * sign(x_j) * floor(|x_j| / step + xi_j)``, where xi_j is uniform on [0, 1) and
@@ -70,7 +70,7 @@ class Dithering(Stepped):
     >>> data = operator.encode(sent)
     >>> len(data), operator.n_bytes(sent).tolist()
     (12, [12])
-    >>> operator.decode(data)
+    >>> operator.decode(data, length=2)
     array([ 3., -4.])
     """
 
@@ -90,27 +90,6 @@ class Dithering(Stepped):
             high = _vectors.MAX_LENGTH - 1
             check_number("bucket_length", self.bucket_length, kind=Integral, low=1, high=high)
 
-    def levels_for(self, length: ArrayLike) -> Any:
-        """Number of levels for vectors of the given lengths.
-
-        Parameters
-        ----------
-        length : int or array of int
-            Lengths q >= 0 of vectors.
-
-        Returns
-        -------
-        levels : int, or ndarray of int of the shape of `length`
-
-        Raises
-        ------
-        TypeError, ValueError
-            For lengths that are no integers >= 0.
-        ValueError
-            If more than 2**20 levels would be needed for `omega`.
-        """
-        return _vectors.for_each_length(self._level, length)
-
     def _omega(self, q: int, levels: int) -> float:
         return _dithering_omega(min(q, self.bucket_length or q), levels, self.norm)
 
@@ -119,12 +98,12 @@ class Dithering(Stepped):
             return self.levels
         return _fewest_levels(min(q, self.bucket_length or q), self.omega, self.norm)
 
-    def _cut(self) -> int | None:
+    def _block_length(self) -> int | None:
         return self.bucket_length
 
     def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
         # A step must not be 0, not even if the norm is denormal.
-        return np.maximum(shorten(norms / self.levels_for(q), np.floor), 5e-324)
+        return np.maximum(round_to_24_bits(norms / self.level_for(q), np.floor), 5e-324)
 
     def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
         ratios += uniforms
@@ -133,7 +112,7 @@ class Dithering(Stepped):
     def _code(self, q: Any) -> _codec.Scaled:
         # Rounding up adds one; a denormal step may be as small as 2/3 of the exact one, which the
         # factor 2 allows for.
-        return _codec.Scaled(0x21, self.bucket_length, most=2 * self.levels_for(q) + 1)
+        return _codec.Scaled(0x21, self.bucket_length, most=2 * self.level_for(q) + 1)
 
 
 def _dithering_omega(q: int, levels: int, norm: float) -> float:
@@ -153,7 +132,6 @@ def _fewest_levels(q: int, omega: float, norm: float) -> int:
     if levels > _MAX_LEVELS:
         raise ValueError(
             f"Expected an omega that {_MAX_LEVELS} levels can reach, got omega={omega}, which "
-            f"needs {levels:.3g} levels. Ask for a larger omega, set bucket_length, or use "
-            "Identity()."
+            f"needs {levels:.3g} levels. Use a larger omega, or Identity()."
         )
-    return least(ceil(levels), lambda s: _dithering_omega(q, s, norm) <= omega)
+    return smallest_integer(ceil(levels), lambda s: _dithering_omega(q, s, norm) <= omega)

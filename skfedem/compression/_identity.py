@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from .._serialization import serializable
 from .._typing import FloatArray, IntArray
 from . import _codec, _vectors
 from ._operator import Operator
 
 
+@serializable
 @dataclass(frozen=True)
 class Identity(Operator):
     """No compression: Q(x) = x with omega = 0, at 8 bytes per coordinate.
@@ -29,10 +31,10 @@ class Identity(Operator):
     def __post_init__(self) -> None:
         """Do nothing: there are no parameters."""
 
-    def _level(self, q: int) -> None:
-        return None
+    def _level(self, q: int) -> int:
+        return q
 
-    def _omega(self, q: int, level: Any) -> float:
+    def _omega(self, q: int, level: int) -> float:
         return 0.0
 
     def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Base class of the operators here: argument checks, and levels."""
+"""Base classes of the operators here: argument checks, levels, and quantization by blocks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._compat import divide_in_place
 from .._messages import repr_of
 from .._parameters import check_number, python_number
 from .._typing import FloatArray, IntArray
@@ -36,8 +37,7 @@ class Operator(Compressor):
         if (level is None) == (self.omega is None):
             raise ValueError(
                 f"Expected exactly one of {name} and omega, got {name}={repr_of(level)} and "
-                f"omega={repr_of(self.omega)}. Give the level, or the relative variance omega that "
-                "determines it."
+                f"omega={repr_of(self.omega)}. Give the level, or the omega that determines it."
             )
         if level is None:
             hint = "For no compression use Identity()."
@@ -48,11 +48,11 @@ class Operator(Compressor):
             object.__setattr__(self, given, python_number(value))
 
     @abstractmethod
-    def _level(self, q: int) -> Any:
+    def _level(self, q: int) -> int:
         """Level for vectors of length q: as given, or the cheapest one that attains `omega`."""
 
     @abstractmethod
-    def _omega(self, q: int, level: Any) -> float:
+    def _omega(self, q: int, level: int) -> float:
         """Relative variance of vectors of length q with this level."""
 
     @abstractmethod
@@ -70,6 +70,27 @@ class Operator(Compressor):
         The first byte of a message is the version of the format (high half) and a number for the
         operator.
         """
+
+    def level_for(self, length: ArrayLike) -> Any:
+        """Level of compression of vectors of the given lengths.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
+
+        Returns
+        -------
+        level : int, or ndarray of int of the shape of `length`
+            `levels` of :class:`Dithering`, `block_length` of :class:`BlockQuantizer`, and the
+            number of coordinates that :class:`RandK` and :class:`Identity` keep.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a length is not an integer >= 0, or `Dithering` needs more than 2**20 levels.
+        """
+        return _vectors.for_each_length(self._level, length)
 
     def omega_for(self, length: ArrayLike) -> Any:
         return _vectors.for_each_length(lambda q: self._omega(q, self._level(q)), length)
@@ -93,16 +114,96 @@ class Operator(Compressor):
     def encode(self, values: ArrayLike) -> bytes:
         vector, _ = _vectors.as_vectors(values)
         if vector.ndim != 1:
-            raise ValueError(
-                f"Expected one vector of shape (q,), got shape {vector.shape}. Encode vectors one "
-                "by one."
-            )
+            raise ValueError(f"Expected one vector of shape (q,), got shape {vector.shape}.")
         return self._code(len(vector)).encode(vector)
 
-    def decode(self, data: bytes) -> FloatArray:
-        return self._code(0).decode(data)
+    def decode(self, data: bytes, length: int) -> FloatArray:
+        check_number("length", length, kind=Integral, low=0)
+        return self._code(0).decode(data, int(length))
 
 
-def least(guess: int, holds: Callable[[int], bool]) -> int:
+class Quantizer(Operator):
+    """Operator that rounds |x| / step at random, with one step per block of a vector.
+
+    A subclass also implements the abstract methods below.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        super().__post_init__()
+        if self.norm not in (2, np.inf):
+            raise ValueError(f"Expected norm to be 2 or numpy.inf, got {self.norm!r}.")
+
+    @abstractmethod
+    def _block_length(self) -> int | None:
+        """Length of a block; None if a vector is one block."""
+
+    @abstractmethod
+    def _steps(self, norms: FloatArray, q: IntArray) -> FloatArray:
+        """Steps of blocks with the given norms, in vectors with the given lengths."""
+
+    @abstractmethod
+    def _round(self, ratios: FloatArray, uniforms: FloatArray) -> FloatArray:
+        """Ratios rounded without bias, in place."""
+
+    @abstractmethod
+    def _code(self, q: Any) -> _codec.Scaled:
+        """Code of the values: integers, and one step per block."""
+
+    def send(
+        self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        if (type(self).compress, type(self).n_bytes) != (Operator.compress, Operator.n_bytes):
+            return super().send(values, uniforms, lengths)  # a subclass overrides one of them
+        x, sizes = _vectors.as_vectors(values, lengths)
+        xi = _vectors.as_uniforms(uniforms, x)
+        ratios, scale, steps, blocks = self._ratios(x.ravel(), sizes)
+        integers = self._round(ratios, xi.ravel())
+        code = self._code(0)  # sizes do not depend on the bound on the integers
+        n_bytes = code.sizes_of(integers, steps, blocks)
+        return _product(integers, scale, x.ravel()).reshape(x.shape), n_bytes
+
+    def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
+        ratios, scale, _, _ = self._ratios(x, lengths)
+        return _product(self._round(ratios, uniforms), scale, x)
+
+    def _ratios(
+        self, x: FloatArray, lengths: IntArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, _vectors.Blocks]:
+        """Ratios |x| / step; steps by coordinate and by block; the blocks."""
+        blocks, ratios = _vectors.blocks_of(lengths, self._block_length()), np.abs(x)
+        norms = _vectors.norms(ratios, blocks, self.norm)
+        steps = self._steps(norms, np.repeat(lengths, blocks.per_vector))
+        steps = np.where(norms > 0, steps, 1.0)
+        scale = blocks.repeat(steps)
+        divide_in_place(ratios, scale)
+        return ratios, scale, steps, blocks
+
+    def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
+        # Rounding t steps at random has the variance step^2 f (1 - f), where f is the fractional
+        # part of t.
+        ratios, scale, _, _ = self._ratios(x, lengths)
+        fractions = ratios - np.floor(ratios)
+        variances = (scale * fractions) * (scale * (1 - fractions))
+        return _vectors.reduce_segments(np.add, variances, lengths)
+
+
+def _product(integers: FloatArray, scale: FloatArray, x: FloatArray) -> FloatArray:
+    """Integers times steps, with the signs of x; overwrites the integers."""
+    integers *= scale
+    np.copysign(integers, x, out=integers)
+    integers += 0.0  # turns -0.0 into 0.0
+    return integers
+
+
+def round_to_24_bits(steps: FloatArray, rounding: np.ufunc) -> FloatArray:
+    """Round to 24 significant bits, so that steps within the range of float32 are float32s."""
+    mantissas, exponents = np.frexp(steps)
+    return np.ldexp(rounding(np.ldexp(mantissas, 24)), exponents - 24)
+
+
+def smallest_integer(guess: int, holds: Callable[[int], bool]) -> int:
     """Smallest integer >= 1 for which `holds`; `guess` may exceed it by one, by rounding."""
     return next(level for level in count(max(guess - 1, 1)) if holds(level))

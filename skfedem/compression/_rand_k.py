@@ -7,13 +7,14 @@ from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from .._serialization import serializable
 from .._typing import FloatArray, IntArray
 from . import _codec, _vectors
-from ._operator import Operator, least
+from ._operator import Operator, smallest_integer
 
 
+@serializable
 @dataclass(frozen=True)
 class RandK(Operator):
     """Random sparsification: keep k random coordinates, multiplied by q / k.
@@ -51,25 +52,6 @@ class RandK(Operator):
 
     _level_name: ClassVar[str] = "k"
 
-    def k_for(self, length: ArrayLike) -> Any:
-        """Number of coordinates that are kept of vectors of the given lengths.
-
-        Parameters
-        ----------
-        length : int or array of int
-            Lengths q >= 0 of vectors.
-
-        Returns
-        -------
-        k : int, or ndarray of int of the shape of `length`
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a length is not an integer >= 0.
-        """
-        return _vectors.for_each_length(self._level, length)
-
     def _omega(self, q: int, k: int) -> float:
         return max(q / max(k, 1) - 1, 0.0)
 
@@ -78,7 +60,7 @@ class RandK(Operator):
             return min(q, self.k)
         omega = self.omega
         assert omega is not None  # checked by __post_init__
-        k = least(ceil(q / (1 + omega)), lambda k: self._omega(q, k) <= omega)
+        k = smallest_integer(ceil(q / (1 + omega)), lambda k: self._omega(q, k) <= omega)
         return min(q, k)
 
     def _compress(self, x: FloatArray, uniforms: FloatArray, lengths: IntArray) -> FloatArray:
@@ -91,14 +73,14 @@ class RandK(Operator):
         if not np.isfinite(compressed).all():
             _vectors.check_finite(x)
             _vectors.check_finite(compressed, "values times q / k", "Rescale the values.")
-        compressed *= _vectors.smallest(uniforms, k)
+        compressed *= _vectors.mask_of_smallest(uniforms, k)
         compressed += 0.0  # turns -0.0 into 0.0
         return compressed
 
     def _variance(self, x: FloatArray, lengths: IntArray) -> FloatArray:
         _vectors.check_finite(x)
         omega = np.repeat(self.omega_for(lengths), lengths)
-        return _vectors.reduce_each(np.add, omega * x * x, lengths)
+        return _vectors.reduce_segments(np.add, omega * x * x, lengths)
 
     def _code(self, q: Any) -> _codec.Sparse:
-        return _codec.Sparse(0x23, most=self.k_for(q))
+        return _codec.Sparse(0x23, most=self.level_for(q))

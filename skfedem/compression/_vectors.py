@@ -12,25 +12,22 @@ from .._typing import BoolArray, FloatArray, IntArray
 
 # Lengths are below this, so that they are exact in float64.
 MAX_LENGTH = 2**52
-_MAX_NORM = 2.0**1022
+# Steps are then at most 2**1000, which the codec allows.
+_MAX_NORM = 2.0**998
 
 
 class Blocks(NamedTuple):
-    """Blocks of concatenated vectors.
+    """Blocks of n concatenated vectors.
 
     Attributes
     ----------
-    of_vectors : ndarray of intp, shape (n,)
-        Lengths of the vectors, >= 0.
-    per_vector : ndarray of intp, shape (n,)
-        Number of blocks of each vector; 0 if it is empty.
-    lengths : ndarray of intp, shape (n_blocks,)
-        Lengths of the blocks, >= 1.
-    starts : ndarray of intp, shape (n_blocks,)
-        Starts of the blocks.
+    vector_lengths, per_vector : ndarray of intp, shape (n,)
+        Length of each vector, and its number of blocks; 0 if it is empty.
+    lengths, starts : ndarray of intp, shape (n_blocks,)
+        Lengths of the blocks, >= 1, and where they start.
     """
 
-    of_vectors: IntArray
+    vector_lengths: IntArray
     per_vector: IntArray
     lengths: IntArray
     starts: IntArray
@@ -39,13 +36,13 @@ class Blocks(NamedTuple):
         """Reduce the values of each block to one."""
         return ufunc.reduceat(values, self.starts)
 
-    def spread(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def repeat(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Repeat the number of each block for all of its values."""
         return np.repeat(numbers, self.lengths)
 
-    def within(self, chosen: BoolArray) -> Blocks:
-        """Blocks selected by a boolean array, each as a vector."""
-        return cut(self.lengths[chosen])
+    def select(self, mask: BoolArray) -> Blocks:
+        """Blocks selected by a mask, each as a vector."""
+        return blocks_of(self.lengths[mask])
 
 
 def as_vectors(values: ArrayLike, lengths: ArrayLike | None = None) -> tuple[FloatArray, IntArray]:
@@ -53,18 +50,14 @@ def as_vectors(values: ArrayLike, lengths: ArrayLike | None = None) -> tuple[Flo
     values = _real_array("values", values)
     if lengths is None:
         if values.ndim not in (1, 2):
-            raise ValueError(
-                f"Expected values of shape (q,) or (n, q), got shape {values.shape}. Give vectors "
-                "of different lengths as a flat array with lengths."
-            )
+            raise ValueError(f"Expected values of shape (q,) or (n, q), got shape {values.shape}.")
         n = values.shape[0] if values.ndim == 2 else 1
         return values, np.full(n, values.shape[-1], dtype=np.intp)
     sizes = _as_lengths("lengths", lengths)
     if values.ndim != 1 or sizes.ndim != 1 or sizes.sum() != len(values):
         raise ValueError(
             "Expected flat values, sum(lengths) numbers, with lengths, got values of shape "
-            f"{values.shape} and lengths of shape {sizes.shape} with the sum {sizes.sum()}. Give "
-            "the vectors back to back, and the length of each."
+            f"{values.shape} and lengths of shape {sizes.shape} with the sum {sizes.sum()}."
         )
     return values, sizes.astype(np.intp, copy=False)
 
@@ -74,29 +67,22 @@ def as_uniforms(uniforms: ArrayLike, values: FloatArray) -> FloatArray:
     uniforms = _real_array("uniforms", uniforms)
     if uniforms.shape != values.shape:
         raise ValueError(
-            f"Expected uniforms of the shape of values, {values.shape}, got {uniforms.shape}. Draw "
-            "one for each value."
+            f"Expected uniforms of the shape of values, {values.shape}, got {uniforms.shape}."
         )
     if uniforms.size and not (uniforms.min() >= 0 and uniforms.max() < 1):
-        raise ValueError(
-            f"Expected uniforms in [0, 1), got {uniforms.min()} .. {uniforms.max()}. Draw them as "
-            "numpy.random.Generator.random does."
-        )
+        got = f"{uniforms.min()} .. {uniforms.max()}"
+        raise ValueError(f"Expected uniforms in [0, 1), got {got}. Draw them by Generator.random.")
     return uniforms
 
 
 def _as_lengths(name: str, lengths: ArrayLike) -> IntArray:
     """Lengths of vectors as int64."""
-    array = np.asarray(lengths)
+    array, advice = np.asarray(lengths), "Give numbers of coordinates."
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(
-            f"Expected {name} to be integers, got dtype {array.dtype}. Give numbers of coordinates."
-        )
+        raise TypeError(f"Expected {name} to be integers, got dtype {array.dtype}. {advice}")
     if array.size and not (array.min() >= 0 and array.max() < MAX_LENGTH):
-        raise ValueError(
-            f"Expected {name} in [0, 2**52), got {array.min()} .. {array.max()}. Give numbers of "
-            "coordinates."
-        )
+        got = f"{array.min()} .. {array.max()}"
+        raise ValueError(f"Expected {name} in [0, 2**52), got {got}. {advice}")
     return array.astype(np.int64)
 
 
@@ -116,8 +102,8 @@ def for_each_length(function: Callable[[int], Any], lengths: ArrayLike) -> Any:
         return function(array.item())
     if array.size and (array == array.flat[0]).all():
         return np.full(array.shape, function(int(array.flat[0])))
-    distinct, places = np.unique(array, return_inverse=True)
-    return np.array([function(q) for q in distinct.tolist()])[places].reshape(array.shape)
+    distinct, positions = np.unique(array, return_inverse=True)
+    return np.array([function(q) for q in distinct.tolist()])[positions].reshape(array.shape)
 
 
 def for_rows(
@@ -133,25 +119,26 @@ def for_rows(
     results = np.empty_like(values)
     starts = np.cumsum(lengths) - lengths
     for length in np.unique(lengths):
-        places = starts[lengths == length, None] + np.arange(length)
-        results[places] = function(values[places], uniforms[places])
+        positions = starts[lengths == length, None] + np.arange(length)
+        results[positions] = function(values[positions], uniforms[positions])
     return results
 
 
-def cut(lengths: IntArray, block_length: int | None = None) -> Blocks:
-    """Cut vectors into blocks of a length (the last one may be shorter); None: one per vector."""
+def blocks_of(lengths: IntArray, block_length: int | None = None) -> Blocks:
+    """Blocks of a length in vectors (the last one may be shorter); None: one per vector."""
+    some = lengths > 0
     if block_length is None:
-        per_vector, blocks = np.minimum(lengths, 1), lengths[lengths > 0]
+        per_vector, blocks = np.minimum(lengths, 1), lengths[some]
     else:
         per_vector = -(-lengths // block_length)
         blocks = np.full(per_vector.sum(), block_length)
-        last = np.cumsum(per_vector)[lengths > 0] - 1
-        blocks[last] = (lengths - (per_vector - 1) * block_length)[lengths > 0]
+        last = np.cumsum(per_vector)[some] - 1
+        blocks[last] = (lengths - (per_vector - 1) * block_length)[some]
     return Blocks(lengths, per_vector, blocks, np.cumsum(blocks) - blocks)
 
 
-def reduce_each(ufunc: np.ufunc, values: NDArray[Any], lengths: IntArray) -> NDArray[Any]:
-    """Reduce consecutive runs of values to one each; 0 if a run is empty."""
+def reduce_segments(ufunc: np.ufunc, values: NDArray[Any], lengths: IntArray) -> NDArray[Any]:
+    """Reduce consecutive segments of values to one each; 0 if a segment is empty."""
     dtype = np.int64 if values.dtype == bool else values.dtype
     starts, some = np.cumsum(lengths) - lengths, lengths > 0
     if some.all():
@@ -168,30 +155,30 @@ def norms(magnitudes: FloatArray, blocks: Blocks, p: float) -> FloatArray:
             squares = blocks.reduce(np.add, np.square(magnitudes))
         if 1e-200 < squares.min(initial=1.0) <= squares.max(initial=1.0) < 1e200:
             return np.sqrt(squares)
-    results = peaks = blocks.reduce(np.maximum, magnitudes)
+    results = largest = blocks.reduce(np.maximum, magnitudes)
     if p == 2:
         # Squares would underflow or overflow. Scaling by powers of two is exact.
-        scales = np.ldexp(1.0, np.minimum(-np.frexp(peaks)[1], 1000))
+        scales = np.ldexp(1.0, np.minimum(-np.frexp(largest)[1], 1000))
         with np.errstate(over="ignore"):
-            squares = blocks.reduce(np.add, np.square(magnitudes * blocks.spread(scales)))
+            squares = blocks.reduce(np.add, np.square(magnitudes * blocks.repeat(scales)))
             results = np.sqrt(squares) / scales
     if not results.max(initial=0.0) <= _MAX_NORM:
-        check_finite(peaks)
+        check_finite(largest)
         raise ValueError(
-            f"Expected norms of at most 2**1022, got {results.max()}. Rescale the values."
+            f"Expected norms of at most 2**998, got {results.max()}. Rescale the values."
         )
     return results
 
 
-def smallest(uniforms: FloatArray, k: int) -> BoolArray:
+def mask_of_smallest(uniforms: FloatArray, k: int) -> BoolArray:
     """Mask of the k smallest numbers of each row, the first ones in a tie."""
     n, q = uniforms.shape
     if k == q:
         return np.ones((n, q), dtype=bool)
-    chosen = uniforms <= np.partition(uniforms, k - 1, axis=1)[:, k - 1, None]
-    if np.count_nonzero(chosen) > n * k:  # a tie
-        chosen = uniforms.argsort(axis=1, kind="stable").argsort(axis=1) < k
-    return chosen
+    mask = uniforms <= np.partition(uniforms, k - 1, axis=1)[:, k - 1, None]
+    if np.count_nonzero(mask) > n * k:  # a tie
+        mask = uniforms.argsort(axis=1, kind="stable").argsort(axis=1) < k
+    return mask
 
 
 def check_finite(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import date
-from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
-from .._messages import plural, warn
+from .._messages import warn
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_switch
 from .._random import random_numbers
@@ -19,9 +19,6 @@ from ._ebird_files import CELL, EBirdFiles, Periods, one_per_event, one_per_grou
 
 if TYPE_CHECKING:
     from pandas import Period, Series
-
-_VALUES = ("count", "presence")
-_FREQUENCIES = ("D", "W", "M", "Q", "Y")
 
 
 def read_ebird(
@@ -116,10 +113,9 @@ def read_ebird(
     FileNotFoundError
         If a file does not exist.
     TypeError, ValueError
-        If a parameter is out of range; if a file is truncated, an archive, a pipe or not text; if
-        columns are missing; if a count, date or other field cannot be parsed (the error names line
-        and checklist); if there are several species and `species` is None; if `species` is not in
-        the file; or if no observation is left.
+        If a parameter is out of range; if a file is truncated or lacks columns; if a field cannot
+        be parsed (the error names line and checklist); if there are several species and `species`
+        is None; or if no observation is left.
 
     See Also
     --------
@@ -172,8 +168,14 @@ def read_ebird(
     check_installed("read_ebird", "pandas")
     import pandas
 
-    _check_paths(ebd_path, sampling_path)
-    _check_strings(values, freq, species, by)
+    ebd_path = Path(ebd_path).expanduser()
+    if sampling_path is not None:
+        sampling_path = Path(sampling_path).expanduser()
+    check_choice("values", values, ("count", "presence"))
+    check_choice("freq", freq, ("D", "W", "M", "Q", "Y"))
+    for name, text in dict(species=species or "", by=by).items():
+        if not isinstance(text, str):
+            raise TypeError(f"Expected {name} to be a string, got {text!r}. Give one name.")
     check_switch("complete_only", complete_only)
     check_counts(chunk_rows=chunk_rows)
     if n_clients is not None:
@@ -183,11 +185,10 @@ def read_ebird(
     files = EBirdFiles(member_column, _periods(start, end, freq), int(chunk_rows))
     if sampling_path is not None:
         files.check_sampling(sampling_path)
-    found, common_name, days = files.reports(ebd_path, species, complete_only)
+    found, common_name = files.reports(ebd_path, species, complete_only)
     # All reports, before any are left out: none of these checklists is a zero.
     reported = pandas.Index(pandas.concat([found["event"], found["group"]]).unique())
     reported = reported[reported != ""]
-    n_inside = found["event"].nunique()
     found = one_per_group(one_per_event(found[found["complete"]]))
     if values == "presence":
         found["value"] = ((found["value"] > 0) | found["uncounted"]).astype(float)
@@ -201,8 +202,10 @@ def read_ebird(
         n_zeros = len(absences)
         cells = np.concatenate([cells, absences])
     if not len(cells):
-        why = _why_none(n_inside, len(found), days, sampling_path)
-        raise ValueError(f"Expected observations of {common_name}, got none: {why}")
+        raise ValueError(
+            f"Expected observations of {common_name}, got none. Check start, end and "
+            "complete_only; use values='presence' if all counts are 'X'."
+        )
     return Bunch(
         **_federate(files, cells, n_clients, random_state),
         species=common_name,
@@ -211,57 +214,15 @@ def read_ebird(
     )
 
 
-def _check_paths(ebd_path: FilePath, sampling_path: FilePath | None) -> None:
-    paths = {"ebd_path": ebd_path}
-    if sampling_path is not None:
-        paths["sampling_path"] = sampling_path
-    for name, path in paths.items():
-        if not isinstance(path, str | PathLike):
-            raise TypeError(
-                f"Expected {name} to be a path, got {path!r}. Give the path of the file."
-            )
-
-
-def _check_strings(values: str, freq: str, species: str | None, by: str) -> None:
-    check_choice("values", values, _VALUES)
-    check_choice("freq", freq, _FREQUENCIES)
-    if not (species is None or isinstance(species, str)):
-        raise TypeError(
-            f"Expected species to be a string, got {species!r}. Pass its common or scientific name."
-        )
-    if not isinstance(by, str):
-        raise TypeError(
-            f"Expected by to be a string, got {by!r}. Pass 'observer' or the name of a column."
-        )
-
-
 def _check_listed(is_listed: Series, common_name: str, sampling_path: FilePath) -> None:
     """Warn of reports whose checklists are missing in the sampling event file."""
     if not is_listed.all():
         warn(
             f"{(~is_listed).sum():,} of {len(is_listed):,} checklists with {common_name} are not "
-            f"in {sampling_path}. Their counts are kept, but the zeros of such visits are missing, "
-            "so that the mean is too large. Give files of the same region, dates and release, and "
-            "filter both in the same way.",
+            f"in {sampling_path}: zeros of such visits are missing, so that the mean is too large. "
+            "Give files of the same region, dates and release, and filter both in the same way.",
             UserWarning,
         )
-
-
-def _why_none(
-    n_inside: int, n_kept: int, days: tuple[str, str], sampling_path: FilePath | None
-) -> str:
-    """Reason why checklists with the species gave no observation, and what to do."""
-    if not n_inside:
-        return (
-            f"its checklists are from {days[0]} to {days[1]}, and none is between start and end. "
-            "Check start and end."
-        )
-    if not n_kept:
-        found = plural(n_inside, "checklist")
-        return f"{found} between start and end, none of them complete. Use complete_only=False."
-    found = plural(n_kept, "checklist")
-    or_zeros = "" if sampling_path is not None else ", or give sampling_path"
-    return f"{found} between start and end, all with count 'X'. Use values='presence'{or_zeros}."
 
 
 def _periods(
@@ -281,13 +242,11 @@ def _ordinal(
     import pandas
 
     try:
-        if not isinstance(value, str | date | np.datetime64 | pandas.Period):
+        if not isinstance(value, str | date | pandas.Period):
             raise TypeError(f"{type(value).__name__} is no date")
         # A year or month is a period itself, whose end counts: the end "2020" is 31 December.
-        if isinstance(value, np.datetime64):
-            value = str(value)
-        days = "D" if isinstance(value, date) else None
-        instant = getattr(pandas.Period(value, freq=days), moment)
+        period = pandas.Period(value, freq="D" if isinstance(value, date) else None)
+        instant = getattr(period, moment)
         return pandas.Period(instant, freq=freq).ordinal
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(

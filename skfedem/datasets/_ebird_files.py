@@ -8,13 +8,14 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._messages import error_context
 from .._typing import FilePath, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _COUNT = "OBSERVATION COUNT"
 _ROW = "GLOBAL UNIQUE IDENTIFIER"
 _SPECIES = ("COMMON NAME", "SCIENTIFIC NAME")
 CELL = ["site", "period", "member", "value"]
-_N_NAMES_SHOWN = 5
+_MAX_NAMES = 5
 _OPTIONS = dict(
     sep="\t",
     quoting=csv.QUOTE_NONE,
@@ -45,7 +46,6 @@ _OPTIONS = dict(
 _COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")
 # Number of bytes at the end of a file in which its last line is looked for.
 _TAIL = 2**16
-_UNPACK = "Unpack the download, and give the .txt or .txt.gz file that is in it."
 
 
 class _Numbers:
@@ -105,26 +105,26 @@ class EBirdFiles:
 
     def reports(
         self, path: FilePath, species: str | None, complete_only: bool
-    ) -> tuple[DataFrame, str, tuple[str, str]]:
-        """Rows with the species within the periods; its common name; its first and last day.
-
-        The days are those of all its rows, within the periods or not.
-        """
+    ) -> tuple[DataFrame, str]:
+        """Rows with the species within the periods, and its common name."""
         import pandas
 
         flag = [_COMPLETE] if complete_only else []
         names: dict[str, str] = {}
         parts: list[Any] = []
-        days: list[str] = []
         common_name = ""
         for frame in self._chunks(path, [*_SPECIES, _COUNT, *flag]):
-            _collect_names(frame, names, path, species)
+            _add_names(names, frame)
+            if species is None and len(names) > 1:
+                raise ValueError(
+                    f"Expected one species in {path} for species=None, got several: "
+                    f"{_first_names(names)}. Pass a name of one of them as species."
+                )
             if species is not None:
                 frame = frame[_is_species(frame, species)]
             if not len(frame):
                 continue
             common_name = common_name or _text(frame["COMMON NAME"].iloc[0])
-            days += [frame[_DATE].min(), frame[_DATE].max()]
             frame, part = self._checklists(frame, path)
             part["value"], part["uncounted"] = _counts(frame, path)
             part["complete"] = _flags(frame, path) if complete_only else True
@@ -133,18 +133,16 @@ class EBirdFiles:
                 part["named"] = frame[_ROW] != ""
             if len(part) or not parts:
                 parts.append(part)
-        if not names:
-            raise ValueError(f"Expected rows in {path}, got none. Check the download.")
         if not parts:
             raise ValueError(
-                f"Expected rows with {species!r} in {path}, got none. Species there: "
-                f"{_shown(names)}. Pass a name of one of them as species."
+                f"Expected rows with {species or 'a species'!r} in {path}, got none. Species "
+                f"there: {_first_names(names)}."
             )
         found = pandas.concat(parts, ignore_index=True)
         if "row" in found:
             again = found.duplicated("row") & found["named"]
             found = found[~again].drop(columns=["row", "named"])
-        return found, common_name, (min(days), max(days))
+        return found, common_name
 
     def absences(self, path: FilePath, reported: Index) -> tuple[FloatArray, Index]:
         """Cells (site, period, member, 0) of complete checklists that are not in `reported`.
@@ -181,17 +179,11 @@ class EBirdFiles:
         names = _header(path)
         columns = [_EVENT, _GROUP, _SITE, _DATE, self.member_column, *more_columns]
         missing = [name for name in dict.fromkeys(columns) if name not in names]
-        if missing and not "".join(names).isprintable():
-            raise ValueError(f"Expected text in {path}, got other bytes. {_UNPACK}")
         if missing:
-            what_to_do = (
-                "Choose `by` from these."
-                if missing == [self.member_column]
-                else "Give a file as eBird ships it, with a tab between two columns."
-            )
             raise ValueError(
                 f"Expected {', '.join(map(repr, missing))} among the columns of {path}, got "
-                f"{', '.join(map(repr, names)) or 'an empty first line'}. {what_to_do}"
+                f"{', '.join(map(repr, names))}. Give a text file as eBird ships it, with tabs, "
+                "and choose `by` from its columns."
             )
         return names, sorted({names.index(name) for name in [*columns, _ROW] if name in names})
 
@@ -202,7 +194,7 @@ class EBirdFiles:
         names, used = self._columns(path, more_columns)
         _check_end(path, len(names))
         frames = pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
-        with frames, _readable(path):
+        with frames, _reading(path):
             for frame in frames:
                 frame.columns = [names[k] for k in used]
                 frame.index += 2
@@ -238,48 +230,26 @@ class EBirdFiles:
         return frame, pandas.DataFrame(part)
 
 
-@contextmanager
-def _readable(path: FilePath) -> Iterator[None]:
-    """Context that explains what is wrong with a file that pandas cannot read."""
-    import pandas
-
-    try:
-        yield
-    except pandas.errors.EmptyDataError as error:
-        raise ValueError(
-            f"Expected a line with the names of the columns in {path}, got an empty file. Give a "
-            "file of the eBird Basic Dataset as it is shipped."
-        ) from error
-    except (ImportError, MemoryError):
-        raise
-    except Exception as error:
-        # Broken archives and truncated downloads raise errors of many types.
-        if getattr(error, "errno", None) is not None:
-            raise  # by the system, such as a missing file or a lack of permission
-        raise ValueError(
-            f"Expected a complete text file, plain or .gz, in {path}, got one that cannot be read "
-            f"({error}). {_UNPACK} Download it again if it is cut off."
-        ) from error
+def _reading(path: FilePath) -> AbstractContextManager[None]:
+    return error_context(f"{path} is not a complete text file, plain or compressed")
 
 
 def _header(path: FilePath) -> list[str]:
     """Names of the columns of a file."""
     import pandas
 
-    given = os.path.expanduser(path)  # as pandas does
-    if os.path.exists(given) and not os.path.isfile(given):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(
-            "Expected a regular file, as it is read more than once, got the folder, pipe or device "
-            f"{path}. Give the path of a file ebd_....txt."
+            f"Expected a regular file, as it is read more than once, got {path}. Give the path of "
+            "a file ebd_....txt."
         )
-    with _readable(path):
+    with _reading(path):
         header = pandas.read_csv(path, nrows=0, **_OPTIONS).columns
     return [_text(name).strip("\ufeff ") for name in header]
 
 
 def _check_end(path: FilePath, n_columns: int) -> None:
     """Raise if the last line of a plain file is cut off; compressed files fail when read."""
-    path = os.path.expanduser(path)  # as pandas does
     if Path(path).suffix.lower() in _COMPRESSED or not os.path.isfile(path):
         return
     with open(path, "rb") as file:
@@ -335,24 +305,17 @@ def _counts(frame: DataFrame, path: FilePath) -> tuple[Series, Series]:
     return counts.where(~uncounted, "0").astype(np.float64), uncounted
 
 
-def _collect_names(
-    frame: DataFrame, names: dict[str, str], path: FilePath, species: str | None
-) -> None:
-    """Collect some species of the file; raise if there are several and `species` is None."""
-    if len(names) <= _N_NAMES_SHOWN:
-        pairs = frame[list(_SPECIES)].drop_duplicates("SCIENTIFIC NAME").head(2 * _N_NAMES_SHOWN)
+def _add_names(names: dict[str, str], frame: DataFrame) -> None:
+    """Add some species of the file, by scientific name."""
+    if len(names) <= _MAX_NAMES:
+        pairs = frame[list(_SPECIES)].drop_duplicates("SCIENTIFIC NAME").head(2 * _MAX_NAMES)
         for common, scientific in pairs.itertuples(index=False):
             names.setdefault(scientific, f"{_text(common)} ({_text(scientific)})")
-    if species is None and len(names) > 1:
-        raise ValueError(
-            f"Expected one species in {path} for species=None, got several: {_shown(names)}. Pass "
-            "the common or the scientific name of one of them as species."
-        )
 
 
-def _shown(names: dict[str, str]) -> str:
-    shown = list(names.values())[:_N_NAMES_SHOWN]
-    return ", ".join(shown + ["..."] * (len(names) > _N_NAMES_SHOWN))
+def _first_names(names: dict[str, str]) -> str:
+    first = list(names.values())[:_MAX_NAMES]
+    return ", ".join(first + ["..."] * (len(names) > _MAX_NAMES)) or "none"
 
 
 def _is_species(frame: DataFrame, species: str) -> Series:

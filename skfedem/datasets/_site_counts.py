@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.utils import Bunch
 
-from .._messages import plural
 from .._parameters import (
     check_choice,
     check_counts,
@@ -195,10 +194,13 @@ def make_site_counts(
         interaction=interaction,
     )
     trend_of_means = _sums_over_sites(truth, family)
-    homes, n_visits, ordered = _draw_observers(
-        n_observers, n_samples, n_sites, effort_tail, grouping, rng
-    )
+    n_visits = _efforts(n_observers, n_samples, effort_tail, rng)
+    homes = rng.randint(n_sites, size=n_observers)
     # Observers in the order of their clients, so that observations need not be sorted.
+    if grouping == "random":
+        ordered = rng.permutation(n_observers)
+    else:
+        ordered = np.argsort(homes, kind="stable")
     who = np.repeat(ordered, n_visits[ordered])
     month_ends = _month_ends(n_months, effort_growth)
     cells = _draw_cells(homes, who, home_range, month_ends, truth, family, rng)
@@ -229,10 +231,8 @@ def _check_observers(n_observers: int | None, n_samples: int, n_clients: int) ->
     check_counts(n_observers=n_observers)
     if not n_clients <= n_observers <= n_samples:
         raise ValueError(
-            "Expected at least one observer for each client and one observation for each observer, "
-            f"got {plural(n_clients, 'client')}, {plural(n_observers, 'observer')} and "
-            f"{plural(n_samples, 'observation')}. Lower n_clients or n_observers, or raise "
-            "observed."
+            f"Expected n_clients <= n_observers <= number of observations, got {n_clients}, "
+            f"{n_observers} and {n_samples}. Lower n_clients or n_observers, or raise observed."
         )
     return n_observers
 
@@ -308,24 +308,6 @@ def _mean(natural: FloatArray, family: FamilyName) -> FloatArray:
     if family == "bernoulli":
         return expit(natural)
     return natural
-
-
-def _draw_observers(
-    n_observers: int,
-    n_samples: int,
-    n_sites: int,
-    effort_tail: float,
-    grouping: Literal["random", "region"],
-    rng: RandomState,
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Homes and numbers of visits of the observers, and the observers ordered by client."""
-    n_visits = _efforts(n_observers, n_samples, effort_tail, rng)
-    homes = rng.randint(n_sites, size=n_observers)
-    if grouping == "random":
-        ordered = rng.permutation(n_observers)
-    else:
-        ordered = np.argsort(homes, kind="stable")
-    return homes, n_visits, ordered
 
 
 def _efforts(n_observers: int, n_samples: int, effort_tail: float, rng: RandomState) -> IntArray:

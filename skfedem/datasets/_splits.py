@@ -13,8 +13,9 @@ from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 
 from .._compat import rows_of
-from .._input.client_labels import refuse_partial_order, sort_keys
+from .._input.client_labels import sort_keys
 from .._input.tables import missing_labels, unmasked
+from .._messages import error_context
 from .._parameters import check_choice, check_counts, check_positive, takes_python_numbers
 from .._random import random_numbers
 from .._typing import IntArray, Seed
@@ -106,8 +107,7 @@ def client_labels(
     >>> bool(np.all(labels[:3] == labels[3:]))  # one label, one client
     True
     """
-    unlike = "'label' and 'dirichlet' make heterogeneous clients."
-    check_choice("scheme", scheme, _SCHEMES, hint=unlike)
+    check_choice("scheme", scheme, _SCHEMES)
     check_counts(n_clients=n_clients, min_rows=min_rows)
     n_samples = _check_rows(X).shape[0]
     if n_samples < n_clients * min_rows:
@@ -203,13 +203,8 @@ def split_clients(
 
 
 def _check_rows(X: Any) -> Any:
-    try:
-        X = X if hasattr(X, "shape") else np.asarray(unmasked(X))
-    except ValueError as error:
-        raise ValueError(
-            "Expected X to be one array or DataFrame, got a sequence of unequal parts. If these "
-            "are the clients already, there is nothing to split."
-        ) from error
+    with error_context("X is not one array or DataFrame"):
+        X = X if hasattr(X, "shape") else np.asarray(X)
     if len(X.shape) not in (1, 2):
         raise ValueError(
             "Expected X to be one array or DataFrame of shape (n_samples, n_features), got "
@@ -226,10 +221,7 @@ def _label_codes(y: Any, n_samples: int, scheme: str) -> IntArray:
     if getattr(getattr(y, "dtype", None), "ordered", False):
         codes = np.asarray(getattr(y, "cat", y).codes)
         y = np.where(codes < 0, np.nan, codes)
-    elif np.ma.is_masked(y):
-        raise ValueError(
-            "Expected a label for every row, got masked ones in y. Drop or fill these rows."
-        )
+    y = unmasked(y)
     # As objects, a list of labels keeps its types: NumPy would make strings of ["a", nan].
     y = column_or_1d(y if hasattr(y, "dtype") else np.asarray(y, dtype=object))
     if len(y) != n_samples:
@@ -240,15 +232,8 @@ def _label_codes(y: Any, n_samples: int, scheme: str) -> IntArray:
             f"Expected a label for every row, got a missing one in row {missing[0]} of y: drop or "
             "fill these rows."
         )
-    try:
-        labels, codes = np.unique(sort_keys(y), return_inverse=True)
-    except TypeError as error:
-        raise TypeError(
-            "Expected y to hold labels of one type, got values that cannot be sorted "
-            f"({error}): convert y to strings or to numbers."
-        ) from error
-    refuse_partial_order(labels, "labels in y")
-    return codes
+    with error_context("Labels in y cannot be sorted"):
+        return np.unique(sort_keys(y), return_inverse=True)[1]
 
 
 def equal_sizes(total: int, n_parts: int) -> IntArray:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from .._optional import check_installed
 from .._parameters import check_choice
-from ._common import (
-    as_list,
-    ax_and_figure,
-    check_options,
-    given_axes,
-    new_axes,
-)
-from ._labels import mark_bits, series_label
-from ._lines import add_legends, draw_curves
-from ._runs import (
+from ._curves import (
     X_AXES,
     Curve,
     History,
+    Quantiles,
     XAxis,
-    check_names,
+    check_histories,
     check_quantiles,
-    checked_histories,
+    check_series,
     evaluated,
-    group_curve,
-    history_of,
+    mean_curve,
 )
+from ._figures import (
+    as_list,
+    ax_and_figure,
+    draw_legend,
+    given_axes,
+    last_step,
+    new_axes,
+)
+from ._lines import draw_component_legend, draw_curves, format_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,10 +39,7 @@ if TYPE_CHECKING:
 
 ScaleName = Literal["auto", "linear", "log"]
 
-_POSITIVE = ("field_sq_norm", "mean_field_sq_norm")
-_INTEGERS = ("round", "n_active", "safeguarded")
-# Longer labels do not fit beside one of several panels.
-_LABEL_LENGTH = 32
+_SQUARED_NORMS = ("field_sq_norm", "mean_field_sq_norm")
 
 
 class ConvergenceDisplay:
@@ -84,8 +79,13 @@ class ConvergenceDisplay:
     Raises
     ------
     TypeError, ValueError
-        If ``histories`` are not histories, if ``x`` is unknown, if a history lacks the column of
-        ``x`` or ``y`` or their lengths differ, or if there is not one label per run.
+        If an argument is out of range, if a history lacks the column of ``x`` or ``y``, if there is
+        not one label per run, or if there is nothing to draw: the series was never evaluated, or
+        has no positive value for a logarithmic axis.
+    NotFittedError
+        If an estimator is not fitted.
+    ImportError
+        If matplotlib is not installed.
 
     See Also
     --------
@@ -119,32 +119,19 @@ class ConvergenceDisplay:
         y: str | Iterable[str] | None = None,
         labels: str | Iterable[str] | None = None,
     ) -> None:
-        self.histories: list[Any] = checked_histories(histories)
         check_choice("x", x, X_AXES)
-        if y is None:
-            first = self.histories[0]
-            criterion = "objective" if "objective" in first else "log_likelihood"
-            usual = (criterion, "mean_field_sq_norm")
-            y = [
-                name
-                for name in usual
-                if all(np.isfinite(run.get(name, np.nan)).any() for run in self.histories)
-            ]
-            y = y or usual
-        self.y = as_list(y)
+        self.histories = check_histories(histories)
+        self.x = x
+        self.y = _default_series(self.histories) if y is None else as_list(y)
         if not self.y:
-            raise ValueError(
-                f"Expected y to name at least one series, got none. The history has "
-                f"{', '.join(map(repr, self.histories[0]))}."
-            )
-        check_names(self.histories, x, self.y)
+            raise ValueError("Expected y to name at least one series, got none. Name some.")
+        check_series(self.histories, x, self.y)
         self.labels = None if labels is None else [str(label) for label in as_list(labels)]
         if self.labels is not None and len(self.labels) != len(self.histories):
             raise ValueError(
                 f"Expected a label for each of the {len(self.histories)} runs, got "
                 f"{len(self.labels)}. Runs of one setting have the same label."
             )
-        self.x = x
 
     @classmethod
     def from_estimator(
@@ -180,20 +167,11 @@ class ConvergenceDisplay:
 
         Raises
         ------
-        NotFittedError
-            If the estimator is not fitted.
-        TypeError, ValueError
-            If the estimator has no history, or the history lacks a requested series.
-        ImportError
-            If matplotlib is not installed.
+        NotFittedError, TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
-        if isinstance(estimator, list | tuple):
-            raise TypeError(
-                f"Expected one fitted estimator, got a {type(estimator).__name__}. Use "
-                "from_estimators for several."
-            )
-        display = cls([history_of(estimator)], x=x, y=y, labels=None if name is None else [name])
+        display = cls(_history(estimator), x=x, y=y, labels=None if name is None else [name])
         return display.plot(ax, xscale=xscale, yscale=yscale, line_kw=line_kw)
 
     @classmethod
@@ -207,7 +185,7 @@ class ConvergenceDisplay:
         ax: Axes | Iterable[Axes] | None = None,
         xscale: Literal["linear", "log"] = "linear",
         yscale: ScaleName | Iterable[ScaleName] = "auto",
-        quantiles: tuple[float, float] | None = (0.1, 0.9),
+        quantiles: Quantiles | None = (0.1, 0.9),
         line_kw: dict[str, Any] | None = None,
         fill_between_kw: dict[str, Any] | None = None,
     ) -> Self:
@@ -240,20 +218,15 @@ class ConvergenceDisplay:
         Raises
         ------
         NotFittedError, TypeError, ValueError, ImportError
-            As in ``from_estimator``.
+            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimators", "matplotlib")
-        if hasattr(estimators, "fit") or not isinstance(estimators, Iterable):
+        if hasattr(estimators, "fit") or isinstance(estimators, Mapping):
             raise TypeError(
                 f"Expected a list of fitted estimators, got one {type(estimators).__name__}. Use "
-                "from_estimator."
+                "from_estimator, or give the values of a dict, and its keys as labels."
             )
-        if isinstance(estimators, Mapping):
-            raise TypeError(
-                f"Expected a list of fitted estimators, got a {type(estimators).__name__}. Give "
-                "its values, and its keys as labels."
-            )
-        histories = [history_of(estimator) for estimator in estimators]
+        histories = [_history(estimator) for estimator in estimators]
         return cls(histories, x=x, y=y, labels=labels).plot(
             ax,
             xscale=xscale,
@@ -269,7 +242,7 @@ class ConvergenceDisplay:
         *,
         xscale: Literal["linear", "log"] = "linear",
         yscale: ScaleName | Iterable[ScaleName] = "auto",
-        quantiles: tuple[float, float] | None = (0.1, 0.9),
+        quantiles: Quantiles | None = (0.1, 0.9),
         line_kw: dict[str, Any] | None = None,
         fill_between_kw: dict[str, Any] | None = None,
     ) -> Self:
@@ -298,102 +271,104 @@ class ConvergenceDisplay:
 
         Raises
         ------
-        TypeError, ValueError
-            If an argument is out of range, or if there is nothing to draw: the series was never
-            evaluated, or has no positive value for a logarithmic axis.
-        ImportError
-            If matplotlib is not installed.
+        TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("xscale", xscale, ("linear", "log"))
         check_quantiles(quantiles)
-        check_options("line_kw", line_kw)
-        check_options("fill_between_kw", fill_between_kw)
-        scales = [
-            self._checked_scale(name, scale, log_x=xscale == "log")
-            for name, scale in zip(self.y, self._scales(yscale), strict=True)
-        ]
+        log_x = xscale == "log"
+        scales = self._scales(yscale, log_x=log_x)
         series = [
-            self._curves(name, xscale == "log", scale == "log", quantiles)
+            self._curves(name, log_x=log_x, log_y=scale == "log", quantiles=quantiles)
             for name, scale in zip(self.y, scales, strict=True)
         ]
         if ax is None:
             axes = new_axes(len(self.y), height=1.2 + 2.3 * len(self.y))
         else:
-            or_else = f", or draw one series, as with y={self.y[0]!r}"
-            axes = given_axes(ax, len(self.y), "series in y", or_else)
+            axes = given_axes(ax, len(self.y), "series in y")
         self.ax_, self.figure_ = ax_and_figure(axes)
         self.lines_, self.fill_between_ = {}, {}
         for name, scale, curves, axis in zip(self.y, scales, series, axes, strict=True):
             self.lines_[name], self.fill_between_[name] = draw_curves(
-                axis, curves, line_kw or {}, fill_between_kw or {}
+                axis, curves, line_kw, fill_between_kw
             )
-            self._furnish(axis, name, xscale, scale)
-        if ax is None:
-            for axis in axes[:-1]:
-                axis.set_xlabel("")
-        add_legends(axes, self.y, series, ours=ax is None)
+            axis.set(xscale=xscale, yscale=scale)
+            format_axis(axis.xaxis, self.x, xscale)
+            format_axis(axis.yaxis, name, scale)
+            axis.grid(alpha=0.3)
+            if ax is None:
+                axis.label_outer()
+        self._add_legends(axes, series, is_new=ax is None)
         return self
 
-    def _groups(self) -> dict[str | None, list[History]]:
-        """Histories by label, in the order in which the labels first appear."""
-        groups: dict[str | None, list[History]] = {}
-        labels = self.labels or itertools.repeat(None, len(self.histories))
-        for label, history in zip(labels, self.histories, strict=True):
-            groups.setdefault(label, []).append(history)
-        return groups
-
-    def _curves(
-        self, name: str, log_x: bool, log_y: bool, quantiles: tuple[float, float] | None
-    ) -> list[Curve]:
-        """Curves of a series, one for each group."""
-        return [
-            group_curve(label, runs, self.x, name, log_x=log_x, log_y=log_y, quantiles=quantiles)
-            for label, runs in self._groups().items()
-        ]
-
-    def _scales(self, yscale: ScaleName | Iterable[ScaleName]) -> list[ScaleName]:
+    def _scales(
+        self, yscale: ScaleName | Iterable[ScaleName], *, log_x: bool
+    ) -> list[Literal["linear", "log"]]:
+        """Scale of each series, "linear" or "log"."""
         scales = as_list(yscale, len(self.y))
         if len(scales) != len(self.y):
             raise ValueError(
                 f"Expected yscale to be one scale, or one for each of the {len(self.y)} series, "
                 f"got {len(scales)}."
             )
-        return scales
+        chosen: list[Literal["linear", "log"]] = []
+        for name, scale in zip(self.y, scales, strict=True):
+            check_choice("yscale", scale, ("auto", "linear", "log"))
+            runs = [evaluated(history, self.x, name, log_x=log_x) for history in self.histories]
+            is_positive = any((values > 0).any() for _, values in runs)
+            if scale == "log" and not is_positive:
+                raise ValueError(
+                    f"Expected positive values of {name!r} for yscale='log', got none. Use "
+                    "yscale='linear'."
+                )
+            is_log = scale == "log" or (scale == "auto" and name in _SQUARED_NORMS and is_positive)
+            chosen.append("log" if is_log else "linear")
+        return chosen
 
-    def _checked_scale(
-        self, name: str, scale: ScaleName, *, log_x: bool
-    ) -> Literal["linear", "log"]:
-        """Scale of a series, "linear" or "log"."""
-        check_choice("yscale", scale, ("auto", "linear", "log"))
-        if scale == "linear" or (scale == "auto" and name not in _POSITIVE):
-            return "linear"
-        runs = [evaluated(history, self.x, name, log_x=log_x) for history in self.histories]
-        if any((values > 0).any() for _, values in runs):
-            return "log"
-        if scale == "log":
-            raise ValueError(
-                f"Expected positive values of {name!r} for yscale='log', got none. Use "
-                "yscale='linear'."
-            )
-        return "linear"
+    def _curves(
+        self, name: str, *, log_x: bool, log_y: bool, quantiles: Quantiles | None
+    ) -> list[Curve]:
+        """Curves of a series, one for each group, in the order in which labels first appear."""
+        groups: dict[str | None, list[History]] = {}
+        labels: list[Any] = self.labels or [None] * len(self.histories)
+        for label, history in zip(labels, self.histories, strict=True):
+            groups.setdefault(label, []).append(history)
+        return [
+            mean_curve(label, runs, self.x, name, log_x=log_x, log_y=log_y, quantiles=quantiles)
+            for label, runs in groups.items()
+        ]
 
-    def _furnish(self, axis: Axes, name: str, xscale: str, yscale: str) -> None:
-        """Labels, scales, ticks and grid of the axes of a series."""
-        from matplotlib.ticker import MaxNLocator
+    def _add_legends(self, axes: list[Axes], series: list[list[Curve]], *, is_new: bool) -> None:
+        """Draw legends of components, and one of the groups, or one on each of the user's axes."""
+        is_drawn = False
+        for axis, name, curves in zip(axes, self.y, series, strict=True):
+            if not axis.get_legend_handles_labels()[1]:
+                continue
+            if len(curves) == 1 and np.ndim(self.histories[0][name]) > 1:
+                draw_component_legend(axis, name)
+            elif not (is_new and is_drawn):
+                draw_legend(axis, above=is_new)
+                is_drawn = True
 
-        axis.set(
-            xscale=xscale,
-            yscale=yscale,
-            xlabel=series_label(self.x),
-            ylabel=fill(series_label(name), _LABEL_LENGTH),
+
+def _history(estimator: Any) -> History:
+    """``history_`` of a fitted estimator, possibly in a pipeline or search."""
+    estimator, _ = last_step(estimator)
+    if not hasattr(estimator, "history_"):
+        raise TypeError(
+            "Expected an estimator with history_, a FederatedGaussianMixture or a "
+            f"FederatedMatrixImputer, or a Pipeline that ends in one, got "
+            f"{type(estimator).__name__}."
         )
-        for line, quantity, scale in (
-            (axis.xaxis, self.x, xscale),
-            (axis.yaxis, name, yscale),
-        ):
-            if scale == "linear" and quantity in _INTEGERS:
-                line.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
-            if quantity.endswith("bits"):
-                mark_bits(line, scale)
-        axis.grid(alpha=0.3)
+    return estimator.history_
+
+
+def _default_series(histories: list[History]) -> list[str]:
+    """The criterion and the mean field, if all runs have them."""
+    criterion = "objective" if "objective" in histories[0] else "log_likelihood"
+    usual = [criterion, "mean_field_sq_norm"]
+    known = [
+        name for name in usual if all(np.isfinite(run.get(name, np.nan)).any() for run in histories)
+    ]
+    return known or usual

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils import check_array
 
-from .._input.matrices import as_numbers
 from .._optional import check_installed
-from .._parameters import check_choice, check_counts, check_number, check_switch
+from .._parameters import check_choice, check_counts, check_number
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
 from ..models.matrix.families import FAMILIES
-from ._columns import checked_labels, furnish, known_labels, place
-from ._common import (
-    ax_and_figure,
-    check_options,
-    check_text,
-    last_step,
-    lay_out,
+from ._columns import check_column_labels, format_columns, locate_columns
+from ._figures import as_list, ax_and_figure, draw_legend, given_axes, last_step, new_axes
+from ._heatmap import add_colorbar, color_norm, draw_map, is_log_scale, row_label
+from ._matrix import band_edges, known_labels, matrix_summary
+from ._trend import (
+    check_window,
+    draw_effort,
+    draw_observed_total,
+    draw_trend,
+    format_trend,
+    mark_unobserved,
 )
-from ._maps import draw_maps
-from ._matrix import drawn
-from ._trend import check_window, draw_trend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ _ORDERS = ("total", "given")
 
 
 class ImputationDisplay:
-    """Trend or heat map of a matrix with missing cells that was fitted by an imputer.
+    r"""Trend or heat map of a matrix with missing cells that was fitted by an imputer.
 
     Use ``from_estimator`` to create a display. The *trend* is the sum of the fitted means over all
     rows (sites) for each column (month): the national total, as if every site had been visited. The
@@ -59,9 +60,6 @@ class ImputationDisplay:
         Number of rows of the matrix.
     observed : ndarray of shape (n_bands, n_columns), default=None
         Means of the observed cells, NaN if there are none. None if unknown.
-    band_observed_share : ndarray of shape (n_bands, n_columns), default=None
-        Share of the rows of a band that were observed, 0 to 1. None: 1 wherever ``observed`` has a
-        value.
     observed_share : ndarray of shape (n_columns,), default=None
         Share of the rows that were observed in each column, 0 to 1.
     observed_total : ndarray of shape (n_columns,), default=None
@@ -84,16 +82,19 @@ class ImputationDisplay:
     effort_ : PolyCollection or None
         The share of observed cells, below the trend.
     images_ : list of QuadMesh
-        Maps of the observed cells and of the fitted means; with ``mark_missing``, maps of the
-        fitted means of observed and of missing cells. The opacity of the former is the share of
-        their band that was observed.
-    colorbars_ : list of Colorbar
+        Maps of the observed cells, if they are known, and of the fitted means.
+    colorbar_ : Colorbar or None
 
     Raises
     ------
     TypeError, ValueError
-        If arrays have wrong shapes, if sums or fitted means are not finite, or if ``family`` or
-        ``row_order`` is unknown.
+        If arrays have wrong shapes, if sums or fitted means are not finite, if X has another shape
+        or other names than the data of the fit, if an argument is out of range, or if there are
+        negative values on a logarithmic scale.
+    NotFittedError
+        If the imputer is not fitted.
+    ImportError
+        If matplotlib is not installed.
 
     See Also
     --------
@@ -110,7 +111,7 @@ class ImputationDisplay:
     >>> imputer = imputer.fit(counts.clients, shape=counts.shape)
     >>> display = ImputationDisplay.from_estimator(imputer, counts.clients, row_name="sites")
     >>> len(display.ax_), display.ax_[0].get_ylabel()
-    (2, 'expected counts, all sites')
+    (2, 'expected counts,\nall sites')
     >>> display = display.plot(kind="heatmap")
     >>> [axis.get_title() for axis in display.ax_]
     ['observed (grey: missing)', 'fitted mean']
@@ -121,7 +122,7 @@ class ImputationDisplay:
     lines_: list[Line2D]
     effort_: PolyCollection | None
     images_: list[QuadMesh]
-    colorbars_: list[Colorbar]
+    colorbar_: Colorbar | None
 
     def __init__(
         self,
@@ -130,7 +131,6 @@ class ImputationDisplay:
         fitted: ArrayLike,
         n_rows: int,
         observed: FloatArray | None = None,
-        band_observed_share: FloatArray | None = None,
         observed_share: FloatArray | None = None,
         observed_total: FloatArray | None = None,
         unobserved_columns: IntArray | None = None,
@@ -138,39 +138,23 @@ class ImputationDisplay:
         column_labels: ArrayLike | None = None,
         row_order: Literal["total", "given"] = "total",
     ) -> None:
-        self.trend: FloatArray = _numbers("trend", np.asanyarray(trend), (None,))
-        columns = self.trend.shape
-        self.fitted: FloatArray = _numbers("fitted", np.asanyarray(fitted), (None, *columns))
-        bands = self.fitted.shape
-        for name, means in (("trend", self.trend), ("fitted", self.fitted)):
-            if not (means.size and np.isfinite(means).all()):
-                raise ValueError(
-                    f"Expected {name} to be finite and not empty, got shape {means.shape} with "
-                    f"{means.size - np.isfinite(means).sum()} values that are not finite. Every "
-                    "cell has a fitted mean; from_estimator makes these arrays."
-                )
-        if isinstance(n_rows, np.ndarray) and not n_rows.ndim:  # as returned by numpy.load
-            n_rows = n_rows.item()
-        check_number("n_rows", n_rows, kind=Integral, low=bands[0])
+        self.fitted = check_array(fitted, dtype=np.float64, input_name="fitted")
+        cells = self.fitted.shape
+        columns = cells[1:]
+        self.trend = check_array(trend, dtype=np.float64, ensure_2d=False, input_name="trend")
+        if self.trend.shape != columns:
+            raise ValueError(f"Expected trend to have shape {columns}, got {self.trend.shape}.")
+        check_number("n_rows", n_rows, kind=Integral, low=cells[0])
         self.n_rows = n_rows
-        self.observed = _numbers("observed", observed, bands)
-        self.band_observed_share = _numbers("band_observed_share", band_observed_share, bands)
-        self.observed_share = _numbers("observed_share", observed_share, columns)
-        self.observed_total = _numbers("observed_total", observed_total, columns)
-        self.unobserved_columns = _numbers("unobserved_columns", unobserved_columns, (None,))
-        unseen = self.unobserved_columns
-        any_unseen = unseen is not None and len(unseen) > 0
-        if any_unseen and not (
-            unseen.dtype.kind in "iu" and np.isin(unseen, np.arange(*columns)).all()
-        ):
-            raise ValueError(
-                "Expected unobserved_columns to be numbers of columns, integers from 0 to "
-                f"{columns[0] - 1}, got {unseen} of dtype {unseen.dtype}. numpy.flatnonzero makes "
-                "them of a mask."
-            )
+        self.observed = _check_values("observed", observed, cells)
+        self.observed_share = _check_values("observed_share", observed_share, columns)
+        self.observed_total = _check_values("observed_total", observed_total, columns)
+        self.unobserved_columns = np.array(
+            [] if unobserved_columns is None else unobserved_columns, dtype=np.intp
+        )
         check_choice("family", family, tuple(FAMILIES))
         self.family = family
-        self.column_labels = checked_labels(column_labels, len(self.trend))
+        self.column_labels = check_column_labels(column_labels, cells[1])
         check_choice("row_order", row_order, _ORDERS)
         self.row_order = row_order
 
@@ -186,7 +170,6 @@ class ImputationDisplay:
         column_labels: ArrayLike | None = None,
         window: int | None = None,
         yscale: Literal["linear", "log"] = "linear",
-        mark_missing: bool = False,
         color_scale: Literal["auto", "linear", "log"] = "auto",
         row_name: str = "rows",
         column_name: str | None = None,
@@ -213,7 +196,7 @@ class ImputationDisplay:
             those of the fit. Text like 1995-01 is read as a date, and so are integers if all of
             them look like 199501. In a Pipeline, the steps before the imputer lose column names,
             unless these are strings and ``set_output(transform="pandas")`` was used.
-        window, yscale, mark_missing, color_scale, row_name, column_name, ax, line_kw
+        window, yscale, color_scale, row_name, column_name, ax, line_kw
             See ``plot``.
 
         Returns
@@ -222,13 +205,8 @@ class ImputationDisplay:
 
         Raises
         ------
-        NotFittedError
-            If the imputer is not fitted.
-        TypeError, ValueError
-            If `imputer` is not an imputer, if X has another shape or other names than the data of
-            the fit, or if an argument is out of range.
-        ImportError
-            If matplotlib is not installed.
+        NotFittedError, TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         imputer, X = last_step(imputer, X)
@@ -241,9 +219,8 @@ class ImputationDisplay:
         check_counts(max_rows=max_rows)
         if column_labels is None:
             column_labels = known_labels(imputer, X)
-        data = drawn(imputer, X, row_order, max_rows)
         display = cls(
-            **data,
+            **matrix_summary(imputer, X, row_order, max_rows),
             family=imputer._fitted_family,
             column_labels=column_labels,
             row_order=row_order,
@@ -253,7 +230,6 @@ class ImputationDisplay:
             kind=kind,
             window=window,
             yscale=yscale,
-            mark_missing=mark_missing,
             color_scale=color_scale,
             row_name=row_name,
             column_name=column_name,
@@ -267,7 +243,6 @@ class ImputationDisplay:
         kind: Literal["trend", "heatmap"] = "trend",
         window: int | None = None,
         yscale: Literal["linear", "log"] = "linear",
-        mark_missing: bool = False,
         color_scale: Literal["auto", "linear", "log"] = "auto",
         row_name: str = "rows",
         column_name: str | None = None,
@@ -288,10 +263,6 @@ class ImputationDisplay:
             in otherwise regular columns, such as missing months or years.
         yscale : {"linear", "log"}, default="linear"
             For the trend: scale of the y axis.
-        mark_missing : bool, default=False
-            For the heat map: whether to draw one map of the fitted means, with missing cells in
-            paler colours, instead of two maps. The fewer rows of a band were observed, the paler it
-            is.
         color_scale : {"auto", "linear", "log"}, default="auto"
             For the heat map: scale of the colours. "log" is log(1 + value), which includes zeros;
             "auto" is "log" for counts.
@@ -309,72 +280,117 @@ class ImputationDisplay:
 
         Raises
         ------
-        TypeError, ValueError
-            If an argument is out of range, if observed cells are unknown with ``mark_missing``, or
-            if there are negative values on a logarithmic scale.
-        ImportError
-            If matplotlib is not installed.
+        TypeError, ValueError, ImportError
+            See the class.
         """
         check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("kind", kind, _KINDS)
-        check_switch("mark_missing", mark_missing)
-        check_options("line_kw", line_kw)
-        check_text("row_name", row_name)
-        if column_name is not None:
-            check_text("column_name", column_name)
-        columns = place(self.column_labels)
+        check_choice("yscale", yscale, ("linear", "log"))
+        check_choice("color_scale", color_scale, ("auto", "linear", "log"))
+        columns = locate_columns(self.column_labels)
         if window is not None:
             check_window(window, columns.positions)
+        self.lines_, self.effort_, self.images_, self.colorbar_ = [], None, [], None
         if kind == "trend":
-            axes, self.lines_, self.effort_ = draw_trend(
-                self,
+            axes = self._plot_trend(
                 ax,
                 columns.positions,
                 window=window,
                 unit=column_name or "columns",
                 yscale=yscale,
                 row_name=row_name,
-                line_kw=line_kw or {},
+                line_kw=line_kw,
             )
-            self.images_, self.colorbars_ = [], []
         else:
-            axes, self.images_, self.colorbars_ = draw_maps(
-                self,
-                ax,
-                columns.positions,
-                mark_missing=mark_missing,
-                color_scale=color_scale,
-                row_name=row_name,
-            )
-            self.lines_, self.effort_ = [], None
+            is_log = is_log_scale(color_scale, self.family)
+            axes = self._plot_heatmap(ax, columns.positions, is_log=is_log, row_name=row_name)
         self.ax_, self.figure_ = ax_and_figure(axes)
         if column_name is None:
             column_name = "date" if columns.kind == "dates" else "columns"
-        for _ in range(2):  # tick labels may shrink the axes, which leaves room for fewer ticks
-            lay_out(self.figure_)  # the size of the axes limits the number of ticks
-            for axis in axes:
-                furnish(axis, columns, column_name)
-                if ax is None:
-                    axis.label_outer()
+        for axis in axes:
+            format_columns(axis, columns, column_name)
+            if ax is None:
+                axis.label_outer()
         return self
 
+    def _plot_trend(
+        self,
+        ax: Axes | Iterable[Axes] | None,
+        positions: FloatArray,
+        *,
+        window: int | None,
+        unit: str,
+        yscale: Literal["linear", "log"],
+        row_name: str,
+        line_kw: dict[str, Any] | None,
+    ) -> list[Axes]:
+        """Draw the trend, and the effort below it if there are axes for it."""
+        if yscale == "log" and not (self.trend > 0).all():
+            raise ValueError(
+                f"Expected positive sums over {row_name} for yscale='log', got "
+                f"{self.trend.min():.3g}. Use yscale='linear'."
+            )
+        trend, total, unobserved = self.trend, self.observed_total, self.unobserved_columns
+        share = self.observed_share
+        if ax is not None:
+            axes = given_axes(ax, 2 if share is not None and len(as_list(ax)) > 1 else 1, "panel")
+        elif share is not None:
+            axes = new_axes(2, height=4.8, gridspec_kw={"height_ratios": (5, 2)})
+        else:
+            axes = new_axes(1, height=3.6)
+        self.lines_ = draw_trend(
+            axes[0], positions, trend, window=window, unit=unit, line_kw=line_kw
+        )
+        # Not for measurements: if they are far from 0, their sum mainly reflects their number.
+        if total is not None and self.family != "gaussian":
+            draw_observed_total(axes[0], positions, total, trend.max(), row_name)
+        if len(unobserved):
+            mark_unobserved(axes[0], positions[unobserved], trend[unobserved])
+        format_trend(axes[0], self.family, yscale, row_name)
+        if share is not None and len(axes) > 1:
+            self.effort_ = draw_effort(axes[1], positions, share, row_name)
+        if len(axes[0].lines) > 1:
+            draw_legend(axes[0], above=ax is None)
+        return axes
 
-def _numbers(name: str, values: Any, shape: tuple[int | None, ...]) -> Any:
-    """Convert to an array of a shape, in which None is any length; None stays None."""
+    def _plot_heatmap(
+        self,
+        ax: Axes | Iterable[Axes] | None,
+        positions: FloatArray,
+        *,
+        is_log: bool,
+        row_name: str,
+    ) -> list[Axes]:
+        """Draw maps of the observed cells, if they are known, and of the fitted means."""
+        has_bands = len(self.fitted) < self.n_rows
+        maps = {"fitted mean over all" if has_bands else "fitted mean": self.fitted}
+        if self.observed is not None:
+            title = "mean over observed (grey: none)" if has_bands else "observed (grey: missing)"
+            maps = {title: self.observed} | maps
+        norm = color_norm(list(maps.values()), self.family, is_log=is_log)
+        if ax is not None:
+            axes = given_axes(ax, len(maps), "map")
+        else:  # many columns need the full width, many rows the full height
+            beside = self.fitted.shape[0] > self.fitted.shape[1]
+            height = 4.2 if beside or len(maps) == 1 else 5.6
+            axes = new_axes(len(maps), height=height, beside=beside, sharey=True)
+        # Cells of row k are centred at k.
+        rows: FloatArray = band_edges(self.n_rows, len(self.fitted)).astype(np.float64) - 0.5
+        for axis, (title, values) in zip(axes, maps.items(), strict=True):
+            self.images_.append(draw_map(axis, positions, rows, values, norm))
+            axis.set_title(title, fontsize="medium")
+            axis.set_ylabel(row_label(row_name, rows, self.row_order))
+        self.colorbar_ = add_colorbar(self.images_[-1], axes, self.family, is_log=is_log)
+        return axes
+
+
+def _check_values(name: str, values: Any, shape: tuple[int, ...]) -> FloatArray | None:
+    """Float array of a shape, which may hold NaN; None stays None."""
     if values is None:
         return None
-    try:
-        array = as_numbers(values)
-    except (TypeError, ValueError):  # reported below
-        array = np.asarray(values)
-    fits = array.ndim == len(shape) and all(
-        length in (None, got) for length, got in zip(shape, array.shape, strict=True)
+    array = check_array(
+        values, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan", input_name=name
     )
-    if array.dtype.kind not in "biuf" or not fits:
-        lengths = ", ".join("any" if length is None else str(length) for length in shape)
-        wanted = f"({lengths},)" if len(shape) == 1 else f"({lengths})"
-        raise ValueError(
-            f"Expected {name} to be numbers of shape {wanted}, got dtype {array.dtype} and shape "
-            f"{array.shape}. from_estimator makes these arrays."
-        )
+    if array.shape != shape:
+        raise ValueError(f"Expected {name} to have shape {shape}, got {array.shape}.")
     return array

@@ -1,31 +1,48 @@
-"""Lines, bands and legends of curves."""
+"""Lines, bands, labels and legends of curves."""
 
 from __future__ import annotations
 
 from math import ceil
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from ._common import lay_out, marked, with_options
-from ._legends import fitting_legend, legend_above
-from ._runs import Curve
+from ._curves import Curve
+from ._figures import with_markers, with_options
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
+# Names, symbols and units as in the notation table.
+_LABELS = {
+    "epoch": "epochs",
+    "bits": "uplink (bits)",
+    "log_likelihood": "log-likelihood (nats per row)",
+    "objective": "objective F (nats)",
+    "field_sq_norm": "‖H‖², field",
+    "mean_field_sq_norm": "‖h(Ŝ)‖², mean field",
+    "step_size": "step size γ",
+    "n_active": "active clients",
+    "uplink_bits": "uplink (bits per round)",
+    "downlink_bits": "downlink (bits per round)",
+    "safeguarded": "times the safeguard acted",
+    "weights": "weights π",
+}
+_INTEGERS = ("round", "n_active", "safeguarded")
+_LABEL_LENGTH = 32  # characters, beside one of several panels
 # Up to this number of points, markers show where a series was evaluated.
 _FEW_POINTS = 30
-_MOST_LEGEND_ROWS = 8
-_MOST_LEGEND_ENTRIES = 24
-_INSIDE_SHARE = 0.9  # of the width of the axes, for a legend inside them
-_BESIDE_SHARE = 0.36  # likewise, for a legend beside the axes
-_BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-_COMPONENTS = {"singular_values": "factor"}
+_MAX_LEGEND_ROWS = 10
+_MAX_LEGEND_ENTRIES = 24
 
 
 def draw_curves(
-    axis: Axes, curves: list[Curve], line_kw: dict[str, Any], fill_between_kw: dict[str, Any]
+    axis: Axes,
+    curves: list[Curve],
+    line_kw: dict[str, Any] | None,
+    fill_between_kw: dict[str, Any] | None,
 ) -> tuple[list[Line2D], list[PolyCollection]]:
     """Draw lines and bands; with several groups, all components of a group look alike."""
     from matplotlib.collections import PolyCollection
@@ -35,66 +52,58 @@ def draw_curves(
     bands: list[PolyCollection] = []
     for curve in curves:
         style: dict[str, Any] = {}
-        labels = _component_labels(curve) if len(curves) == 1 else [curve.label]
-        for component, middle in enumerate(curve.middle.T):
+        labels = _labels(curve) if len(curves) == 1 else [curve.label]
+        for component, values in enumerate(curve.values.T):
             label = labels[component] if component < len(labels) else None
             options = with_options({"label": label, **style}, line_kw, Line2D)
-            (line,) = axis.plot(curve.x, middle, **marked(options, middle, _FEW_POINTS))
+            (line,) = axis.plot(curve.x, values, **with_markers(options, values, _FEW_POINTS))
             lines.append(line)
             if len(curves) > 1:
-                style |= {
-                    "color": line.get_color(),
-                    "linestyle": line.get_linestyle(),
-                    "linewidth": line.get_linewidth(),
-                }
+                style = {"color": line.get_color(), "linestyle": line.get_linestyle()}
             if curve.band is not None:
                 band_style = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
                 options = with_options(band_style, fill_between_kw, PolyCollection)
-                low, high = curve.band[:, :, component]
-                bands.append(axis.fill_between(curve.x, low, high, **options))
+                bands.append(axis.fill_between(curve.x, *curve.band[:, :, component], **options))
     return lines, bands
 
 
-def _component_labels(curve: Curve) -> list[str | None]:
-    """Labels of the components, if there is one group."""
-    if not curve.per_component:
+def _labels(curve: Curve) -> list[str | None]:
+    """Labels of the lines of the only group: that of the run, or one for each component."""
+    n_components = curve.values.shape[1]
+    if n_components == 1:
         return [curve.label]
     name = "" if curve.label is None else f"{curve.label} "
-    return [f"{name}{component}" for component in range(curve.middle.shape[1])]
+    return [f"{name}{component}" for component in range(n_components)]
 
 
-def add_legends(
-    axes: list[Axes], names: list[str], series: list[list[Curve]], *, ours: bool
-) -> None:
-    """Draw legends: inside the axes given by the user, or above the first of a new figure.
-
-    Those of the components of a single group are beside their axes, if a layout makes room there.
-    """
-    if not ours:
-        for figure in dict.fromkeys(axis.figure.figure for axis in axes):
-            lay_out(figure)  # once: legends inside the axes do not move them
-    is_shown = False
-    for axis, name, curves in zip(axes, names, series, strict=True):
-        n_labels = len(axis.get_legend_handles_labels()[1])
-        if not n_labels:
-            continue
-        if curves[0].per_component and len(curves) == 1:
-            _list_components(axis, name, n_labels, frameon=not ours)
-        elif not ours:
-            legend = fitting_legend(axis, _INSIDE_SHARE, ncols=1, loc="best")
-            legend.set_in_layout(False)  # it is inside the axes and needs no room beside them
-        elif not is_shown:  # one legend serves all axes
-            legend_above(axis, ours=True)
-            is_shown = True
+def draw_component_legend(axis: Axes, name: str) -> None:
+    """Draw a legend of the components, of many an even selection; beside the axes if possible."""
+    handles, labels = axis.get_legend_handles_labels()
+    step = ceil(len(labels) / _MAX_LEGEND_ENTRIES)
+    place: dict[str, Any] = {"loc": "best"}
+    if axis.figure.get_layout_engine() is not None:  # it makes room
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+    axis.legend(
+        handles[::step],
+        labels[::step],
+        title="factor" if name == "singular_values" else "component",
+        ncols=ceil(len(labels) / (step * _MAX_LEGEND_ROWS)),
+        frameon=False,
+        **place,
+    )
 
 
-def _list_components(axis: Axes, name: str, n_labels: int, *, frameon: bool) -> None:
-    """Draw a legend of the components; of many, an even selection, as their colours repeat."""
-    share, place = _INSIDE_SHARE, {"loc": "best"}
-    if axis.figure.get_layout_engine() is not None:  # it makes room beside the axes
-        lay_out(axis.figure)
-        share, place = _BESIDE_SHARE, _BESIDE
-    step = ceil(n_labels / _MOST_LEGEND_ENTRIES)
-    ncols = ceil(n_labels / (step * _MOST_LEGEND_ROWS))
-    title = _COMPONENTS.get(name, "component")
-    fitting_legend(axis, share, ncols=ncols, step=step, title=title, frameon=frameon, **place)
+def format_axis(line: Axis, name: str, scale: str) -> None:
+    """Label and ticks of an axis with a series or the quantity ``x``."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
+
+    label = _LABELS.get(name, name.replace("_", " "))
+    line.set_label_text(fill(label, _LABEL_LENGTH))
+    if scale == "linear" and name in _INTEGERS:
+        line.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    low, high = line.get_view_interval()
+    if name.endswith("bits") and (scale == "linear" or high < 10 * low):  # less than a decade
+        line.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+        is_narrow = high - low <= 1e-3 * high  # to the six digits that EngFormatter writes
+        line.set_major_formatter(ScalarFormatter() if is_narrow else EngFormatter())
+        line.set_minor_locator(NullLocator())

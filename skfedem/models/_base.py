@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from .._client_vectors import ClientVectors, Rectangular
-from .._federation import Federation, read
+from .._client_vectors import ClientVectors, DenseLayout
+from .._federation import ClientSizes, Federation, read
 from .._rows import take_rows
 from .._typing import FloatArray, IntArray
 
@@ -55,15 +55,14 @@ class Estimate(NamedTuple):
         Mean log-likelihood of each client's rows in nats, if all rows were read.
     n_expectations : int
         Number of conditional expectations that were computed.
-    uncompressed : ndarray or 0.0
-        Sum over these clients, times their weights, of what they also send in a stream, see
-        ``Model.stream_field``.
+    uncompressed : ndarray of shape (n_clients, n_uncompressed) or None
+        What the clients also send in a stream, see ``Model.stream_field``.
     """
 
     statistics: FloatArray
     log_likelihood: FloatArray | None
     n_expectations: int
-    uncompressed: FloatArray | float = 0.0
+    uncompressed: FloatArray | None = None
 
 
 class Step(NamedTuple):
@@ -133,34 +132,29 @@ class Model(ABC):
     the clients compute it. The server's statistics Ŝ may be a vector or a NamedTuple; solvers do
     not look inside. Fields, control variates and the clients' statistics are vectors; ``vectors``
     describes their layout in memory.
+
+    Only the abstract methods are required. Without a criterion, nothing is evaluated; without a
+    surrogate, runs end with ``max_iter``; without bounds, step sizes have to be given.
     """
 
-    criterion: str
-    """Name of the criterion, see ``criterion_value``."""
+    criterion: str = ""
+    """Name of the criterion, see ``criterion_value``; "" if the model has none."""
 
-    n_quiet: int
+    n_quiet: int = 1
     """Number of consecutive changes of the criterion below ``tol`` that end exact rounds."""
 
     is_random: bool = False
     """Whether ``all_rows`` is a random estimate, such as that of a sampled E-step. Then no round is
     exact, and automatic steps decrease. ``all_rows`` has to be a pure function even so: its random
-    numbers depend on φ(θ) and the rows only. To sample anew in each round, do it in a solver, whose
-    broadcast contains the round."""
+    numbers depend on φ(θ) and the rows only. Markov chains, which go on from round to round, belong
+    to a solver."""
 
     # ---- clients
 
     @property
     @abstractmethod
-    def block_rows(self) -> int:
-        """Number of rows for which an E-step fits into the processor's cache."""
-
-    @abstractmethod
-    def vectors(self, federation: Federation) -> ClientVectors:
-        """Layout of the clients' vectors in memory."""
-
-    @abstractmethod
-    def reference(self, statistics: Any) -> FloatArray | float:
-        """Ŝ, which clients subtract from s̄_i to obtain their field; 0 if s̄_i is a field."""
+    def n_statistics(self) -> int:
+        """Length q of the server's vectors, and of the clients' unless ``vectors`` differs."""
 
     @abstractmethod
     def all_rows(
@@ -182,9 +176,26 @@ class Model(ABC):
         ``natural`` comes from a broadcast or from ``kept_natural``.
         """
 
-    @abstractmethod
+    @property
+    def block_rows(self) -> int:
+        """Number of rows for which an E-step fits into the processor's cache."""
+        return max(64, 2**19 // self.n_statistics)
+
+    def vectors(self, federation: Federation) -> ClientVectors:
+        """Layout of the clients' vectors in memory: one of length q for each client."""
+        return DenseLayout(federation.n_clients, self.n_statistics)
+
+    def message_lengths(self, sizes: ClientSizes) -> IntArray:
+        """Distinct lengths of the clients' vectors, in increasing order."""
+        return np.array([self.n_statistics])
+
+    def reference(self, statistics: Any) -> FloatArray | float:
+        """Ŝ, which clients subtract from s̄_i to obtain their field; 0 if s̄_i is a field."""
+        return statistics
+
     def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
         """φ(θ) as client vectors, which clients store between rounds."""
+        return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
     # ---- server
 
@@ -201,52 +212,89 @@ class Model(ABC):
         ``exact`` tells whether the field is free of random errors.
         """
 
-    @abstractmethod
     def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
-        """Squared norm of a field at Ŝ."""
+        """Squared norm of a field at Ŝ: Euclidean, or infinity in case of overflow."""
+        field = field[: self.n_statistics]
+        return float(blas.ddot(field, field))  # without NumPy's warnings of an overflow
 
-    @abstractmethod
-    def surrogate(self, statistics: Any, parameters: Parameters) -> float:
-        """EM's surrogate, ``<s, φ(θ)> - ψ(θ)``, which the M-step maximises."""
+    def uplink_numbers(self, sizes: ClientSizes) -> int:
+        """Number of floats in one vector of each client."""
+        return self.n_statistics * sizes.n_clients
 
-    @abstractmethod
+    def downlink_numbers(
+        self, sizes: ClientSizes, clients: IntArray, parameters: Parameters
+    ) -> int:
+        """Number of floats in the server's messages of φ(θ) and Ŝ to some clients.
+
+        By default the size of Ŝ for each: φ(T(Ŝ)) follows from it and the model's constants.
+        """
+        return self.n_statistics * len(clients)
+
+    def constants(self) -> NDArray[Any]:
+        """Array of the numbers that a saved statistic depends on.
+
+        A checkpoint is refused if these numbers, the class of the model, or fixed parameters of the
+        estimator differ. By default, these are the numbers among the model's attributes.
+        """
+        return np.array([value for value in vars(self).values() if isinstance(value, int | float)])
+
+    def trace(self, parameters: Parameters) -> NDArray[Any]:
+        """Array to be stored in the history after each round; by default an empty one."""
+        return np.empty(0)
+
+    # ---- stopping
+
     def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
         """Value of the criterion, given the weighted mean of the clients' log-likelihoods."""
+        return float(mean_log_likelihood)
 
-    @abstractmethod
+    def surrogate(self, statistics: Any, parameters: Parameters) -> float | None:
+        """EM's surrogate, ``<s, φ(θ)> - ψ(θ)``, which the M-step maximises; None without one."""
+        return None
+
     def change(self, now: float, before: float) -> float:
         """Absolute difference of two values of the criterion or the surrogate, in units of tol.
 
         It has no sign, since noise may let the surrogate decrease.
         """
+        return abs(now - before)
 
-    @abstractmethod
-    def averaging_bound(self, federation: Federation) -> float:
+    # ---- automatic steps
+
+    def averaging_bound(self, sizes: ClientSizes) -> float:
         """Bound of γ, to be divided by ω_p, that applies if clients' errors average out.
 
         These errors come from compression and absent clients. 0 if they do not average out.
         """
+        return 0.0
 
-    @abstractmethod
-    def noise_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+    def noise_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float | None:
         """Bound of FedEM's γ due to the noise of minibatches and messages together.
 
         It is divided by ``1 + 5 ω_p`` in Theorem 4, and by ``1 + ω_p`` if ``message_units`` make
-        the noise of compression similar to that of rows.
+        the noise of compression similar to that of rows. None if it is unknown.
         """
+        return None
 
-    @abstractmethod
-    def spider_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+    def spider_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float | None:
         """Bound of VR-FedEM's γ, to be multiplied by ``√(p / k_in)``, due to the same noise.
 
-        k_in is as in Proposition 25; p and ``1 + ω_p`` are ours.
+        k_in is as in Proposition 25; p and ``1 + ω_p`` are ours. None if it is unknown.
         """
+        return None
 
-    @abstractmethod
-    def downlink_numbers(
-        self, federation: Federation, clients: IntArray, parameters: Parameters
-    ) -> int:
-        """Number of floats in the server's messages of φ(θ) and Ŝ to some clients."""
+    # ---- messages
+
+    def message_units(self, parameters: Parameters) -> Any:
+        """Units for compression, in which the noise of rows should be similar in all directions.
+
+        Returns
+        -------
+        message_units : object or None
+            Object with methods ``to_components`` and ``to_standard``, which map client vectors to
+            these units and back. None, the default, for the units of the statistics.
+        """
+        return None
 
     @property
     def n_uncompressed(self) -> int:
@@ -286,41 +334,11 @@ class Model(ABC):
         """
         return field
 
-    def message_units(self, parameters: Parameters) -> Any:
-        """Units for compression, in which the noise of rows should be similar in all directions.
-
-        Returns
-        -------
-        message_units : object or None
-            Object with methods ``to_components`` and ``to_standard``, which map client vectors to
-            these units and back. None, the default, for the units of the statistics.
-        """
-        return None
-
-    @abstractmethod
-    def constants(self) -> NDArray[Any]:
-        """Array of the numbers that a saved statistic depends on.
-
-        A checkpoint is refused if these numbers, the class of the model, or fixed parameters of the
-        estimator differ. Include sizes and hyper-parameters of the model that are not parameters of
-        the estimator.
-        """
-
-    @abstractmethod
-    def trace(self, parameters: Parameters) -> NDArray[Any]:
-        """Array to be stored in the history after each round, computed from the parameters."""
-
 
 class RowModel(Model):
     """Model whose statistic is a vector of length ``n_statistics``, a mean over rows."""
 
     criterion = "log_likelihood"
-    n_quiet = 1
-
-    @property
-    @abstractmethod
-    def n_statistics(self) -> int:
-        """Length q of the statistic vector."""
 
     @abstractmethod
     def features(self, rows: Any) -> Any:
@@ -328,6 +346,13 @@ class RowModel(Model):
 
         Rows may be float32 and have to be converted to float64.
         """
+
+    def client_features(self, rows: Any, lengths: IntArray) -> Any:
+        """``features`` of rows that are client after client.
+
+        Their rounding must not depend on the group: matrix products are to be taken by client.
+        """
+        return self.features(rows)
 
     @abstractmethod
     def expectation(
@@ -352,10 +377,6 @@ class RowModel(Model):
         """Statistics of ``expectation``, without the log-likelihood."""
         return self.expectation(natural, features, lengths).statistics
 
-    def vectors(self, federation: Federation) -> Rectangular:
-        """One vector of length q for each client."""
-        return Rectangular(federation.n_clients, self.n_statistics)
-
     def reference(self, statistics: FloatArray) -> FloatArray:
         """Ŝ without the constants of a stream: h_i(s) = s̄_i(T(s)) - s."""
         return statistics[: self.n_statistics]
@@ -367,7 +388,8 @@ class RowModel(Model):
         statistics = np.zeros((len(clients), self.n_statistics))
         log_likelihood = np.zeros(len(clients))
         for group, rows, lengths, weights in read(federation, clients, self.block_rows):
-            sums = self.expectation(parameters.natural, self.features(rows), lengths, weights)
+            features = self.client_features(rows, lengths)
+            sums = self.expectation(parameters.natural, features, lengths, weights)
             statistics[group] += sums.statistics
             log_likelihood[group] += sums.log_likelihood
         totals = federation.totals_of(clients)
@@ -380,29 +402,11 @@ class RowModel(Model):
     ) -> tuple[Any, IntArray]:
         """Features of the sampled rows, and the number of rows of each client."""
         drawn = batches + federation.offsets[clients][:, None]
-        features = self.features(take_rows(federation.rows, drawn.ravel()))
-        return features, np.full(len(batches), batches.shape[1])
+        lengths = np.full(len(batches), batches.shape[1])
+        rows = take_rows(federation.rows, drawn.ravel())
+        return self.client_features(rows, lengths), lengths
 
     def minibatch_mean(self, natural: Any, minibatch: tuple[Any, IntArray]) -> FloatArray:
         """Mean of s̄_ij(θ) over each client's minibatch, shape (n_clients, q)."""
         features, lengths = minibatch
         return self.expected_statistics(natural, features, lengths) / lengths[0]
-
-    def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
-        """φ(θ), repeated for each client."""
-        return np.broadcast_to(natural, (len(clients), self.n_statistics))
-
-    def field_sq_norm(self, statistics: Any, field: FloatArray) -> float:
-        """Squared Euclidean norm of H, or infinity in case of overflow."""
-        field = field[: self.n_statistics]
-        return float(blas.ddot(field, field))  # without NumPy's warnings of an overflow
-
-    def change(self, now: float, before: float) -> float:
-        """Difference in nats per row."""
-        return abs(now - before)
-
-    def downlink_numbers(
-        self, federation: Federation, clients: IntArray, parameters: Parameters
-    ) -> int:
-        """Size of Ŝ for each client: φ(T(Ŝ)) follows from it and the model's constants."""
-        return self.n_statistics * len(clients)

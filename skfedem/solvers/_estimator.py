@@ -9,6 +9,7 @@ from .._typing import (
     CompressorName,
     ControlInit,
     FilePath,
+    Participation,
     Seed,
     SolverName,
     StepSize,
@@ -28,7 +29,7 @@ class FederatedEstimator(Protocol):
     n_inner: int | Literal["auto"]
     compressor: CompressorName | Compressor | None
     omega: float
-    participation: float
+    participation: Participation
     client_weights: ClientWeights
     max_iter: int | None
     max_epochs: float | None

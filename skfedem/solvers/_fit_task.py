@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ._run_state import Progress, RunState
+from ._state import RunState
 
 # Passed as targets, because scikit-learn's ScoringMonitor only scores if these are not None.
 _NO_TARGETS = ()
@@ -57,7 +57,7 @@ class FitTask:
             )
             self._root.call_on_fit_task_begin(**self._data)
 
-    def begin_start(self, fitted: Callable[[Progress], dict[str, Any]]) -> Self | None:
+    def begin_start(self, fitted: Callable[[RunState], dict[str, Any]]) -> Self | None:
         """Begin the next start; return this task, or None if there are no callbacks.
 
         Parameters
@@ -73,32 +73,32 @@ class FitTask:
             self._start.call_on_fit_task_begin(**self._data)
         return self
 
-    def begin_round(self, run_state: RunState) -> None:
+    def begin_round(self, state: RunState) -> None:
         """Begin a round, from the current state of the run."""
         self._round = (self._start or self._root).subcontext(task_name="round")
         self._round.call_on_fit_task_begin(
-            **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
+            **self._data, reconstruction_attributes=lambda: self._so_far(state)
         )
 
-    def end_round(self, run_state: RunState) -> bool:
+    def end_round(self, state: RunState) -> bool:
         """End a round; return whether a callback stops the fit."""
         return self._round.call_on_fit_task_end(
-            **self._data, reconstruction_attributes=lambda: self._so_far(run_state)
+            **self._data, reconstruction_attributes=lambda: self._so_far(state)
         )
 
-    def _so_far(self, run_state: RunState) -> dict[str, Any]:
+    def _so_far(self, state: RunState) -> dict[str, Any]:
         """Current attributes of the estimator, without the trace, which is slow to convert."""
         # scikit-learn sets them on a copy of the estimator, which may have attributes of an earlier
         # fit.
         given = {k: value for k, value in vars(self._estimator).items() if not k.endswith("_")}
-        history = run_state.history.as_dict()
-        return {"__dict__": {**given, **self._fitted(run_state.progress), "history_": history}}
+        history = state.history.as_dict()
+        return {"__dict__": {**given, **self._fitted(state), "history_": history}}
 
-    def end_start(self, run_state: RunState | None = None) -> None:
+    def end_start(self, state: RunState | None = None) -> None:
         """End the task of the start, if there is one."""
         if self._start is not None:
             start, self._start = self._start, None
-            attributes = {} if run_state is None else self._so_far(run_state)
+            attributes = {} if state is None else self._so_far(state)
             start.call_on_fit_task_end(**self._data, reconstruction_attributes=attributes)
 
     def end(self) -> None:

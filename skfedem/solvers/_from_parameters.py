@@ -8,9 +8,8 @@ from typing import get_args
 
 import numpy as np
 
-from .._federation import Federation
+from .._federation import ClientSizes
 from .._messages import repr_of, warn
-from .._parallel import Workers
 from .._parameters import (
     check_choice,
     check_n_jobs,
@@ -30,16 +29,19 @@ from .._typing import (
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ..compression._base import broken
 from ..models._base import Model, Start
-from . import fedem, vr_fedem
-from ._base import Problem, Solver
+from ..participation import check_participation
 from ._estimator import FederatedEstimator, ResumableEstimator
 from ._fit_task import FitTask
-from ._loop import Options, Run, run
+from ._loop import Options, run
 from ._report import print_outcome, printer
 from ._resume import checkpoint_of
-from .step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
+from ._state import RunState
+from ._step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
+from .base import Clients, Problem, Solver, Task
+from .fedem import FEDEM
+from .vr_fedem import VR_FEDEM
 
-SOLVERS: dict[str, Solver] = {"fedem": fedem, "vr_fedem": vr_fedem}
+SOLVERS: dict[str, Solver] = {solver.name: solver for solver in (FEDEM, VR_FEDEM)}
 # No warning below this relative excess over omega, as the rounded numbers would be equal.
 _ROUNDING = 0.005
 _COMPRESSORS: dict[CompressorName, Callable[..., Compressor]] = {
@@ -64,8 +66,7 @@ def check_federated_parameters(estimator: FederatedEstimator) -> None:
     if not is_auto(estimator.n_inner):
         _check_count("n_inner", estimator.n_inner, hint='Or give "auto".')
     check_number("omega", estimator.omega, low=0, hint="Use 0 for no compression.")
-    hint = "Use 1 for all clients in every round."
-    check_number("participation", estimator.participation, low=0, low_open=True, high=1, hint=hint)
+    check_participation(estimator.participation)
     check_choice("client_weights", estimator.client_weights, get_args(ClientWeights))
     check_number("tol", estimator.tol, low=0, hint="Use 0 to run all rounds.")
     if estimator.max_epochs is not None:
@@ -117,9 +118,9 @@ def _check_compressor(compressor: object, omega: float) -> None:
 
 
 def federated_problem(
-    estimator: FederatedEstimator, model: Model, federation: Federation, seed: int
+    estimator: FederatedEstimator, model: Model, sizes: ClientSizes, seed: int
 ) -> Problem:
-    """Problem for the solvers, from an estimator's parameters.
+    """Task and problem for the solvers, from an estimator's parameters.
 
     Warns
     -----
@@ -127,7 +128,7 @@ def federated_problem(
         If a ``Compressor`` is coarser than the parameter ``omega``.
     """
     compressor = _compressor_of(estimator)
-    omega, length = _worst_omega(compressor, model.vectors(federation).distinct_lengths)
+    omega, length = _worst_omega(compressor, model.message_lengths(sizes))
     if omega > estimator.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
@@ -136,31 +137,35 @@ def federated_problem(
             "operator by a string so that its level follows omega.",
             UserWarning,
         )
-    control_step, n_inner = estimator.control_step, estimator.n_inner
+    solver, control_step = SOLVERS[estimator.solver], estimator.control_step
     if is_auto(control_step):
         control_step = 1 / (1 + omega)
-    reads_batches = estimator.batch_size is not None
-    reduced = SOLVERS[estimator.solver].VARIANCE_REDUCED
-    lasting_noise = model.is_random or (reads_batches and not reduced)
-    if lasting_noise or not reads_batches:
-        n_inner = 1
-    elif is_auto(n_inner):
-        n_inner = automatic_n_inner(
-            federation.n_clients, federation.n_samples, omega, estimator.participation
-        )
-    return Problem(
+    task = Task(
         model=model,
-        federation=federation,
         compressor=compressor,
         omega=omega,
-        participation=estimator.participation,
         control_step=control_step,
+        has_controls=control_step > 0 or estimator.control_init == "field",
         batch_size=estimator.batch_size,
         replacement=estimator.replacement,
-        lasting_noise=lasting_noise,
-        n_inner=n_inner,
         seed=seed,
     )
+    reads_batches = estimator.batch_size is not None
+    problem = Problem(
+        task,
+        sizes,
+        participation=estimator.participation,
+        persistent_noise=(
+            model.is_random or solver.is_random or (reads_batches and not solver.variance_reduced)
+        ),
+    )
+    if problem.persistent_noise or not reads_batches:
+        return problem
+    n_inner = estimator.n_inner
+    if is_auto(n_inner):
+        p = problem.inclusion_probability
+        n_inner = automatic_n_inner(sizes.n_clients, sizes.n_samples, omega, p)
+    return problem._replace(n_inner=n_inner)
 
 
 def _compressor_of(estimator: FederatedEstimator) -> Compressor:
@@ -209,11 +214,12 @@ def run_solver(
     estimator: ResumableEstimator,
     problem: Problem,
     start: Start,
-    workers: Workers,
+    clients: Clients,
     resume_from: FilePath | None,
     tasks: FitTask | None,
-) -> Run:
+) -> RunState:
     """Run the estimator's solver on a problem, with the options of the estimator."""
+    check_participation(problem.participation, problem.sizes.n_clients)
     options = Options(
         step_size=step_schedule(estimator, problem),
         cautious=is_auto(estimator.step_size),
@@ -223,10 +229,12 @@ def run_solver(
         tol=estimator.tol,
         eval_every=estimator.eval_every,
     )
-    checkpoint = checkpoint_of(estimator, problem, options.step_size, resume_from)
-    solver = SOLVERS[estimator.solver]
-    report = printer(estimator.verbose, problem.model.criterion)
-    result = run(solver, problem, start, options, workers, report, checkpoint, tasks)
+    solver, criterion = SOLVERS[estimator.solver], problem.model.criterion
+    if start.kept is None:
+        clients.join(solver, problem.task)
+    checkpoint = checkpoint_of(estimator, problem, clients, options.step_size, resume_from)
+    report = printer(estimator.verbose, criterion)
+    state = run(solver, problem, start, options, clients, report, checkpoint, tasks)
     if estimator.verbose:
-        print_outcome(result, problem.model.criterion)
-    return result
+        print_outcome(state, criterion)
+    return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, isnan
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -12,18 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from .._messages import join_alternatives, plural, warn
 from .._parameters import is_auto
 from .._typing import Schedule
-from ._base import Problem
 from ._estimator import FederatedEstimator
-from ._loop import Run
+from ._state import RunState
 from ._stopping import fewest_rounds
+from .base import Problem
 
-# If the sum of the steps is less than this, it is a likely reason for no convergence ...
+# If the sum of the steps is less than this, it is a likely reason for no convergence.
 _FEW_STEPS = 10
-# ... and this sum is usually enough (up to rounding): it was for 42 of 44 fits on all rows, with
-# compression or absent clients.
-_ENOUGH_STEPS = 75 * (1 - 1e-9)
-# Never advise more rounds than this.
-_MOST_ROUNDS = 10**6
 # Warn if automatic steps were cut to less than this share of the schedule.
 _SMALL_SHARE = 0.1
 
@@ -40,7 +35,7 @@ def printer(verbose: int, criterion: str) -> Callable[[dict[str, float]], None]:
             if not isnan(row["field_sq_norm"]):
                 parts.append(f"squared norm of the field {row['field_sq_norm']:.3g}")
             when = " before it" if "criterion_before" in row else ""
-            value = row.get("criterion_before", row[criterion])
+            value = row.get("criterion_before", row.get(criterion, np.nan))
             if not isnan(value):
                 parts.append(f"{criterion.replace('_', '-')}{when} {value:.6g}")
             print(f"  Round {row['round']}: {', '.join(parts)}")
@@ -48,13 +43,13 @@ def printer(verbose: int, criterion: str) -> Callable[[dict[str, float]], None]:
     return print_row
 
 
-def print_outcome(result: Run, criterion: str) -> None:
+def print_outcome(state: RunState, criterion: str) -> None:
     """Print how a run ended, its final criterion, and the bytes that clients sent."""
-    ended = "Converged" if result.converged else "Not converged"
-    n_bytes = int(result.history["uplink_bits"].sum()) // 8
-    reached = result.history[criterion][-1]
+    ended = "Converged" if state.converged else "Not converged"
+    n_bytes = int(state.history["uplink_bits"].sum()) // 8
+    reached = state.history.row(-1).get(criterion, np.nan)
     print(
-        f"  {ended} after {plural(result.n_rounds, 'round')}, {n_bytes:,} bytes sent by clients"
+        f"  {ended} after {plural(state.n_rounds, 'round')}, {n_bytes:,} bytes sent by clients"
         + ("" if isnan(reached) else f": {criterion.replace('_', '-')} {reached:.6g}")
     )
 
@@ -68,22 +63,19 @@ class Wording(NamedTuple):
         Name of a step of size 1.
     left : str
         What was wrong with a step that had to be shortened.
-    remedy : str
-        Further advice about shortened steps.
-    otherwise : list of str
-        Further advice if ``tol`` was not reached.
+    remedies : tuple of str
+        Further remedies for shortened steps.
     """
 
     iteration: str
     left: str
-    remedy: str
-    otherwise: list[str]
+    remedies: tuple[str, ...] = ()
 
 
 def warn_outcome(
     estimator: FederatedEstimator,
     problem: Problem,
-    result: Run,
+    state: RunState,
     schedule: Schedule,
     wording: Wording,
     *,
@@ -93,67 +85,55 @@ def warn_outcome(
 
     ``is_worse`` says that a fit ended worse than it started, so that more rounds would not help.
     """
-    if result.stopped_by == "callback":
+    if state.stopped_by == "callback":
         return
-    if result.stopped_by == "keyboard":
+    if state.stopped_by == "keyboard":
         warn(
-            f"Interrupted from the keyboard after {plural(result.n_rounds, 'round')}: the "
+            f"Interrupted from the keyboard after {plural(state.n_rounds, 'round')}: the "
             "estimator has the parameters reached by then. With warm_start=True, the next fit "
             "starts from them.",
             ConvergenceWarning,
         )
         return
-    if not result.n_rounds:
+    if not state.n_rounds:
         if estimator.max_iter != 0:
-            _warn_of_no_round(estimator, result)
+            warn(
+                f"No round was run: the initialisation took {state.history['epoch'][0]:.2g} of "
+                f"max_epochs={estimator.max_epochs}. Increase max_epochs.",
+                ConvergenceWarning,
+            )
         return
-    _warn_of_steps(estimator, result, schedule, wording)
-    if not (result.converged or is_worse):
-        _warn_of_no_convergence(estimator, problem, result, schedule, wording)
-
-
-def _warn_of_no_round(estimator: FederatedEstimator, result: Run) -> None:
-    """Warn that the initialisation took all epochs."""
-    advice = "Increase max_epochs"
-    if estimator.control_init == "field":
-        advice += ", or set control_init='zeros', which takes no pass over the data"
-    warn(
-        f"No round was run: the initialisation took {result.history['epoch'][0]:.2g} of "
-        f"max_epochs={estimator.max_epochs}. {advice}.",
-        ConvergenceWarning,
-    )
+    _warn_of_steps(estimator, state, schedule, wording)
+    if not (state.converged or is_worse):
+        _warn_of_no_convergence(estimator, problem, state, wording.iteration)
 
 
 def _warn_of_steps(
-    estimator: FederatedEstimator, result: Run, schedule: Schedule, wording: Wording
+    estimator: FederatedEstimator, state: RunState, schedule: Schedule, wording: Wording
 ) -> None:
     """Warn if steps were still shortened at the end, or if noise has cut them drastically."""
-    safeguarded = result.history["safeguarded"]
+    safeguarded = state.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
-    limit = result.server.step_limit
+    planned, limit = schedule(state.server.round_index), state.server.step_limit
     if last_tenth.any():
         # A limit below the schedule shows that automatic steps were shortened.
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
-        last = _last_step(estimator, result, schedule)
-        ways = against_noise(estimator, f"a smaller step_size (it was {last:.3g})")
+        ways = [*against_noise(estimator, "a smaller step_size"), *wording.remedies]
         warn(
             f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
             f"{'were shortened' if shortened else 'did not update rare components'}. Use "
-            f"{join_alternatives(ways)}"
-            f"{wording.remedy}.",
+            f"{join_alternatives(ways)}.",
             ConvergenceWarning,
         )
-    elif is_auto(estimator.step_size):
-        planned = schedule(result.server.round_index)
-        if limit < _SMALL_SHARE * planned:
-            ways = against_noise(estimator) or ["a smaller step_size"]
-            warn(
-                f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
-                "rounds were too noisy for larger ones: the fit converges slowly, if at all. Use "
-                f"{join_alternatives(ways)}{wording.remedy}.",
-                ConvergenceWarning,
-            )
+    elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * planned:
+        ways = [*(against_noise(estimator) or ["a smaller step_size"]), *wording.remedies]
+        warn(
+            f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
+            "rounds were too noisy for larger ones: the fit converges slowly, if at all. Use "
+            f"{join_alternatives(ways)}.",
+            ConvergenceWarning,
+        )
 
 
 def against_noise(estimator: FederatedEstimator, *steps: str) -> list[str]:
@@ -161,146 +141,61 @@ def against_noise(estimator: FederatedEstimator, *steps: str) -> list[str]:
 
     Advice on control variates precedes ``steps``: if they diverge, no step size helps.
     """
-    ways = []
-    if _needs_controls(estimator) and _control_step_is_ill(estimator):
-        ways.append("control_step='auto'")
-    ways += steps
-    if steps and not is_auto(estimator.step_size):
-        ways.append("step_size='auto'")
-    if estimator.batch_size is not None:
-        ways.append("a larger batch_size")
-        if estimator.solver != "vr_fedem":
-            ways.append("solver='vr_fedem'")
-        elif estimator.n_inner != 1:
-            ways.append("a smaller n_inner")
-    if estimator.participation < 1:
-        ways.append("more participation")
-    if estimator.omega > 0:
-        ways.append("a smaller omega")
-    return ways
-
-
-def against_minibatch_noise(estimator: FederatedEstimator) -> list[str]:
-    """Advice that reduces the noise of FedEM's minibatches; empty without them."""
-    if estimator.batch_size is None or estimator.solver == "vr_fedem":
-        return []
-    return ["solver='vr_fedem'", "a larger batch_size"]
-
-
-def _needs_controls(estimator: FederatedEstimator) -> bool:
-    """Whether rounds are noisy without control variates, even if clients read all rows."""
-    return estimator.omega > 0 or estimator.participation < 1
-
-
-def _control_step_is_ill(estimator: FederatedEstimator) -> bool:
-    """Whether α is 0, or so large that control variates may not converge."""
+    noisy = estimator.omega > 0 or estimator.participation != 1.0
     step = estimator.control_step
-    return not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
+    is_ill = not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
+    reads_batches = estimator.batch_size is not None
+    candidates = [
+        ("control_step='auto'", noisy and is_ill),
+        *((way, True) for way in steps),
+        ("solver='vr_fedem'", reads_batches and estimator.solver == "fedem"),
+        ("a larger batch_size", reads_batches),
+        ("a smaller omega", estimator.omega > 0),
+    ]
+    return [way for way, helps in candidates if helps]
 
 
 def _warn_of_no_convergence(
-    estimator: FederatedEstimator,
-    problem: Problem,
-    result: Run,
-    schedule: Schedule,
-    wording: Wording,
+    estimator: FederatedEstimator, problem: Problem, state: RunState, iteration: str
 ) -> None:
-    """Warn that ``tol`` was not reached, and say what is likely to help."""
-    why, advice = _reason(estimator, problem, result, schedule, wording.iteration)
-    if estimator.tol == 0:
-        why = f" (no fit can reach that){why}"
+    """Warn that ``tol`` was not reached, with the likely reason and remedy."""
+    why, advice = _reason(estimator, problem, state, iteration)
     warn(
-        f"Not converged to tol={estimator.tol} after {plural(result.n_rounds, 'round')}{why}. "
-        f"{', or '.join([advice, *wording.otherwise])}.",
+        f"Not converged to tol={estimator.tol} after {plural(state.n_rounds, 'round')}{why}. "
+        f"{advice}.",
         ConvergenceWarning,
     )
 
 
-def took_few_steps(result: Run) -> bool:
+def took_few_steps(state: RunState) -> bool:
     """Whether the sum of a run's steps is so small that this explains lack of convergence."""
-    steps = result.history["step_size"][1:]
+    steps = state.history["step_size"][1:]
     return bool(steps.sum() < min(_FEW_STEPS, len(steps)))
 
 
-def took_few_rounds(problem: Problem, result: Run) -> bool:
+def took_few_rounds(problem: Problem, state: RunState) -> bool:
     """Whether a run had fewer rounds than its stopping rule takes, however small the gains."""
-    return result.n_rounds < fewest_rounds(problem)
+    return state.n_rounds < fewest_rounds(problem)
 
 
 def _reason(
-    estimator: FederatedEstimator,
-    problem: Problem,
-    result: Run,
-    schedule: Schedule,
-    iteration: str,
+    estimator: FederatedEstimator, problem: Problem, state: RunState, iteration: str
 ) -> tuple[str, str]:
     """Likely reason for lack of convergence ("" if unclear), and advice."""
-    less_noise = against_minibatch_noise(estimator)
-    if took_few_steps(result):
-        travelled = result.history["step_size"][1:].sum()
-        if less_noise:  # it is unknown how many rounds the noise needs to vanish
-            longer = [] if is_auto(estimator.step_size) else ["a larger step_size"]
-            advice = f"Use {join_alternatives([*longer, *less_noise])}"
-        else:
-            advice = _how_to_travel_on(estimator, result, schedule, travelled)
-        if estimator.tol == 0:
-            advice += ", and increase tol, to see whether it converges"
-        return f": the steps added up to only {travelled:.2g} {iteration}", advice
-    if estimator.control_step == 0 and _needs_controls(estimator):
-        why = (
-            ": with control_step=0, the noise of compression and partial participation does not "
-            "vanish"
-        )
-        return why, "Set control_step='auto'"
+    more = "Increase max_epochs"
+    if estimator.max_iter is not None and state.n_rounds >= estimator.max_iter:
+        more = "Increase max_iter"
     if estimator.tol == 0:
-        return "", "Increase tol, to see whether it converges"
-    if less_noise:
-        why = ": the noise of FedEM's minibatches vanishes slowly, if at all"
-        return why, f"Use {join_alternatives(less_noise)}"
-    rounds_left = estimator.max_iter is None or result.n_rounds < estimator.max_iter
-    advice = f"Increase {'max_epochs' if rounds_left else 'max_iter'}"
-    if not took_few_rounds(problem, result):
-        return "", advice
-    # "About", because more clients than expected may answer.
-    fewest = f"about {fewest_rounds(problem)} rounds or more"
-    absences = f" with participation={problem.participation:g}" if problem.participation < 1 else ""
-    return f": such a fit takes {fewest}{absences}", advice
-
-
-def _how_to_travel_on(
-    estimator: FederatedEstimator, result: Run, schedule: Schedule, travelled: float
-) -> str:
-    """Advice that makes the sum of steps large enough: more rounds, or larger steps."""
-    n_rounds = result.n_rounds
-    first, last = result.history["epoch"][[0, -1]]
-    missing, last_step = _ENOUGH_STEPS - travelled, _last_step(estimator, result, schedule)
-    if last_step * (_MOST_ROUNDS - n_rounds) < missing:
-        ways = against_noise(estimator) if is_auto(estimator.step_size) else []
-        return (
-            f"{_MOST_ROUNDS:,} rounds would not be enough with this step size: use "
-            f"{join_alternatives(ways or ['a larger step_size'])}"
-        )
-    enough = _with_two_digits(n_rounds + ceil(missing / last_step))
-    epochs = ceil(first + enough * (last - first) / n_rounds)
-    bounds = [
-        f"{name} to about {wanted}"
-        for name, wanted in (("max_iter", enough), ("max_epochs", epochs))
-        if getattr(estimator, name) is not None and getattr(estimator, name) < wanted
-    ]
-    step = "steps as long as the last" if callable(estimator.step_size) else "this step size"
-    return f"With {step}, set {' and '.join(bounds)}"
-
-
-def _last_step(estimator: FederatedEstimator, result: Run, schedule: Schedule) -> float:
-    """Requested γ of the last round; if an automatic step was cut, that of the next round."""
-    taken, server = result.history["step_size"][-1], result.server
-    if taken > 0 and not result.history["safeguarded"][-1]:
-        return taken
-    asked = schedule(server.round_index)
-    return max(taken, min(asked, server.step_limit)) if is_auto(estimator.step_size) else asked
-
-
-def _with_two_digits(number: int) -> int:
-    """Round up to two digits."""
-    digit = 10 ** max(len(str(number)) - 2, 0)
-    return -(-number // digit) * digit
+        return " (no fit can reach that)", "Increase tol, to see whether it converges"
+    if problem.task.control_step == 0 and (problem.omega > 0 or estimator.participation != 1.0):
+        why = ": without control variates, the noise of messages does not vanish"
+        return why, "Set control_step='auto'"
+    if estimator.batch_size is not None and problem.persistent_noise:
+        return ": the noise of FedEM's minibatches vanishes slowly", "Use solver='vr_fedem'"
+    if took_few_steps(state):
+        step_sum = state.history["step_size"][1:].sum()
+        why = f": the steps added up to only {step_sum:.2g} {iteration}"
+        return why, more if is_auto(estimator.step_size) else f"{more}, or use a larger step_size"
+    if took_few_rounds(problem, state):
+        return f": such a fit takes about {fewest_rounds(problem)} rounds or more", more
+    return "", f"{more} or tol"

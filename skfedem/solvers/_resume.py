@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _checkpoint
-from .._federation import fingerprint, little_endian
+from .._federation import little_endian
 from .._history import History
 from .._messages import repr_of, warn
-from .._parallel import Workers
 from .._parameters import check_number, parameters_of
 from .._typing import FilePath, Schedule
 from ..models._base import Start
-from ._base import Problem, ServerState, Solver
 from ._estimator import ResumableEstimator
-from ._run_state import RunState, initialise
+from ._state import RunState, initial_state
+from .base import Clients, Problem, ServerState
 
 # Parameters that may differ between a run and its continuation: they determine its length, how it
 # is computed, and where the seed comes from, but not the seed itself.
@@ -69,64 +68,56 @@ class Checkpoint(NamedTuple):
     resume_from: FilePath | None
     step_function: Schedule | None
 
-    def after_round(self, run_state: RunState, over: bool) -> None:
+    def after_round(self, state: RunState, clients: Clients, over: bool) -> None:
         """Save the state after a round if this is due; warn if it is not possible."""
-        if self.path is None or not (
-            over or run_state.progress.server.round_index % self.every == 0
-        ):
+        if self.path is None or not (over or state.server.round_index % self.every == 0):
             return
         try:
-            _checkpoint.save(self.path, self.identity, _as_state(run_state))
+            _checkpoint.save(self.path, self.identity, _as_saved(state, clients))
         except OSError as error:  # a full disk must not end a fit of many hours
             warn(
-                f"Round {run_state.progress.n_rounds} could not be saved at {self.path} ({error}). "
+                f"Round {state.n_rounds} could not be saved at {self.path} ({error}). "
                 "The fit continues, and the file is unchanged. Free disk space, or check that the "
                 "folder still exists.",
                 UserWarning,
             )
 
-    def resumed(
-        self, solver: Solver, problem: Problem, start: Start, workers: Workers
-    ) -> RunState | None:
-        """Saved state; None for a new run."""
+    def resumed(self, problem: Problem, start: Start, clients: Clients) -> RunState | None:
+        """Saved state, which the clients resume, too; None for a new run."""
         if self.resume_from is None:
             return None
         # Template of the types: the state of a new run, made without reading any rows.
-        template = initialise(
-            solver, problem, start._replace(kept=None), workers, control_init="zeros"
-        )
-        state = _checkpoint.load(self.resume_from, self.identity, _as_state(template))
-        parameters = problem.model.maximization(state["server"]["statistics"])
-        server = ServerState(parameters=parameters, **state["server"])
-        first_round = server.round_index - (len(state["history"]["round"]) - 1)
+        new = initial_state(problem, start._replace(kept=None), clients, control_init="zeros")
+        saved = _checkpoint.load(self.resume_from, self.identity, _as_saved(new, clients))
+        parameters = problem.model.maximization(saved["server"]["statistics"])
+        server = ServerState(parameters=parameters, **saved["server"])
+        first_round = server.round_index - (len(saved["history"]["round"]) - 1)
         if self.step_function:
-            _check_steps(self.resume_from, self.step_function, state["history"], first_round)
-        return RunState(
-            progress=template.progress._replace(
-                server=server,
-                n_expectations=state["n_expectations"],
-                converged=state["converged"],
-                first_round=first_round,
-            ),
-            states=state["states"],
-            history=History.of_dict(state["history"]),
-            trace=list(state["trace"]),
-            stopping=state["stopping"],
-            criteria_before=state["criteria_before"].tolist(),
-            initial_criterion=state["initial_criterion"],
+            _check_steps(self.resume_from, self.step_function, saved["history"], first_round)
+        clients.restore(saved["clients"])
+        return new._replace(
+            server=server,
+            stopping=saved["stopping"],
+            history=History.of_dict(saved["history"]),
+            trace=list(saved["trace"]),
+            criteria_before=saved["criteria_before"].tolist(),
+            n_expectations=saved["n_expectations"],
+            first_round=first_round,
+            converged=saved["converged"],
+            initial_criterion=saved["initial_criterion"],
         )
 
 
 def checkpoint_of(
     estimator: ResumableEstimator,
     problem: Problem,
+    clients: Clients,
     schedule: Schedule,
     resume_from: FilePath | None,
 ) -> Checkpoint | None:
     """Checkpoint of a fit with the estimator's parameters; None if nothing is saved or resumed."""
     if estimator.checkpoint is None and resume_from is None:
         return None
-    federation = problem.federation
     parameters = {
         name: _described(value)
         for name, value in parameters_of(estimator).items()
@@ -137,14 +128,11 @@ def checkpoint_of(
         # Parameters precede the data, whose digest may depend on them: errors name the first
         # difference.
         **parameters,
-        "seed": problem.seed,
-        "n_clients": federation.n_clients,
-        "n_samples": federation.n_samples,
-        "lengths of clients": _digest(federation.lengths.astype(np.int64)),
-        "weights of rows": None
-        if federation.sample_weight is None
-        else _digest(federation.sample_weight.values),
-        "data": fingerprint(federation),
+        "seed": problem.task.seed,
+        "n_clients": problem.sizes.n_clients,
+        "n_samples": problem.sizes.n_samples,
+        "lengths of clients": _digest(problem.sizes.lengths.astype(np.int64)),
+        "data": clients.fingerprint(),
         "model": type(problem.model).__name__,
         "constants of the model": _digest(problem.model.constants()),
         # Distinguishes operators that are only described by their class.
@@ -200,20 +188,20 @@ def _check_path(path: FilePath) -> None:
         ) from error
 
 
-def _as_state(run_state: RunState) -> dict[str, Any]:
+def _as_saved(state: RunState, clients: Clients) -> dict[str, Any]:
     """State of a run as it is saved, without the parameters, which follow from the statistics."""
-    server = run_state.progress.server._asdict()
+    server = state.server._asdict()
     del server["parameters"]
     return {
         "server": server,
-        "n_expectations": run_state.progress.n_expectations,
-        "converged": run_state.progress.converged,
-        "states": run_state.states,
-        "history": run_state.history.as_dict(),
-        "trace": np.array(run_state.trace),
-        "stopping": run_state.stopping,
-        "criteria_before": np.array(run_state.criteria_before),
-        "initial_criterion": run_state.initial_criterion,
+        "clients": clients.save(),
+        "stopping": state.stopping,
+        "history": state.history.as_dict(),
+        "trace": np.array(state.trace),
+        "criteria_before": np.array(state.criteria_before),
+        "n_expectations": state.n_expectations,
+        "converged": state.converged,
+        "initial_criterion": state.initial_criterion,
     }
 
 

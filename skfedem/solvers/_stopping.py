@@ -9,15 +9,15 @@ import numpy as np
 
 from .._typing import FloatArray
 from ..models._base import Model, Parameters
-from ._base import Problem, ServerState, outer_loop_of
+from .base import Problem, ServerState, outer_loop_of
 
 # Random rounds have converged after this many consecutive sweeps that gain less than tol ...
-_QUIET_SWEEPS = 3
+_QUIET = 3
 # ... and a sweep has at least this many rounds.
 _SHORTEST_SWEEP = 10
 
 
-class Gains(NamedTuple):
+class CriterionGains(NamedTuple):
     """Gains of the latest exact rounds, see ``next_gains``.
 
     Attributes
@@ -38,7 +38,7 @@ class Gains(NamedTuple):
     step_size: float = 0.0
     next_criterion: float = nan
 
-    def settled(self, tol: float) -> bool:
+    def converged(self, tol: float) -> bool:
         """Whether the gains are small enough to stop."""
         return bool(self.latest[-1] <= self.latest[0] and self.latest.max() < tol)
 
@@ -52,7 +52,7 @@ class Sweep(NamedTuple):
         Parameters at its start.
     outer_loop : int
         Outer loop in which it started.
-    travelled : float
+    step_sum : float
         Sum of the steps taken so far.
     n_rounds, n_messages : int
         Numbers of rounds and messages so far.
@@ -66,7 +66,7 @@ class Sweep(NamedTuple):
 
     parameters: Parameters
     outer_loop: int = 0
-    travelled: float = 0.0
+    step_sum: float = 0.0
     n_rounds: int = 0
     n_messages: int = 0
     n_quiet: int = 0
@@ -76,8 +76,20 @@ class Sweep(NamedTuple):
     @property
     def unconfirmed(self) -> bool:
         """Whether convergence only lacks the confirmation by a pass over all rows."""
-        enough = self.n_quiet >= _QUIET_SWEEPS and not self.converged
+        enough = self.n_quiet >= _QUIET and not self.converged
         return enough and self.outer_loop == self.quiet_since
+
+
+def first_stopping(
+    problem: Problem, server: ServerState, gains: CriterionGains | None
+) -> CriterionGains | Sweep:
+    """State of the stopping rule before the first round.
+
+    Exact rounds are judged by the criterion, if the model has one; random ones by the surrogate.
+    """
+    if problem.exact and problem.model.criterion:
+        return gains or no_gains(problem.model)
+    return first_sweep(problem, server)
 
 
 def first_sweep(problem: Problem, server: ServerState) -> Sweep:
@@ -86,18 +98,20 @@ def first_sweep(problem: Problem, server: ServerState) -> Sweep:
     return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
 
 
-def no_gains(model: Model) -> Gains:
+def no_gains(model: Model) -> CriterionGains:
     """Gains before the first round."""
-    return Gains(np.full(model.n_quiet, inf))
+    return CriterionGains(np.full(model.n_quiet, inf))
 
 
-def of_these_rows(gains: Gains, criterion: float, model: Model) -> Gains:
+def of_these_rows(gains: CriterionGains, criterion: float, model: Model) -> CriterionGains:
     """Gains of earlier rounds; reset if the next criterion shows that the rows have changed."""
     same_rows = isnan(gains.next_criterion) or criterion == gains.next_criterion
     return gains if same_rows else no_gains(model)
 
 
-def next_gains(gains: Gains, criterion: float, step_size: float, model: Model) -> Gains:
+def next_gains(
+    gains: CriterionGains, criterion: float, step_size: float, model: Model
+) -> CriterionGains:
     """Update the gains with the criterion of the next iterate, and the step taken from it.
 
     This is scikit-learn's rule, for exact rounds, in which the clients' E-steps yield the criterion
@@ -115,14 +129,14 @@ def next_gains(gains: Gains, criterion: float, step_size: float, model: Model) -
     gain = inf
     if gains.step_size > 0:
         gain = model.change(criterion, gains.criterion) / gains.step_size
-    return Gains(np.append(gains.latest[1:], gain), criterion, step_size)
+    return CriterionGains(np.append(gains.latest[1:], gain), criterion, step_size)
 
 
 def fewest_rounds(problem: Problem) -> int:
     """Expected number of random rounds in the sweeps that a run must end with; 0 if exact."""
     if problem.exact:
         return 0
-    return ceil(_QUIET_SWEEPS * max(_SHORTEST_SWEEP, 1 / problem.participation))
+    return ceil(_QUIET * max(_SHORTEST_SWEEP, 1 / problem.inclusion_probability))
 
 
 def next_sweep(
@@ -155,14 +169,14 @@ def next_sweep(
     ``unconfirmed``, and a new outer loop should start.
     """
     sweep = sweep._replace(
-        travelled=sweep.travelled + step_size,
+        step_sum=sweep.step_sum + step_size,
         n_rounds=sweep.n_rounds + 1,
         n_messages=sweep.n_messages + n_messages,
     )
     is_whole = (
-        sweep.travelled >= 1 - 1e-9  # ten steps of 0.1 add up to a little less than 1
+        sweep.step_sum >= 1 - 1e-9  # ten steps of 0.1 add up to a little less than 1
         and sweep.n_rounds >= _SHORTEST_SWEEP
-        and sweep.n_messages >= problem.federation.n_clients
+        and sweep.n_messages >= problem.sizes.n_clients
     )
     if not is_whole:
         return sweep
@@ -170,11 +184,11 @@ def next_sweep(
     now = model.surrogate(server.statistics, server.parameters)
     before = model.surrogate(server.statistics, sweep.parameters)
     following = first_sweep(problem, server)
-    if not 2 * model.change(now, before) < tol:
+    if now is None or before is None or not 2 * model.change(now, before) < tol:
         return following
     n_quiet = sweep.n_quiet + 1
     return following._replace(
         n_quiet=n_quiet,
         quiet_since=sweep.quiet_since,
-        converged=n_quiet >= _QUIET_SWEEPS and sweep.outer_loop > sweep.quiet_since,
+        converged=n_quiet >= _QUIET and sweep.outer_loop > sweep.quiet_since,
     )

@@ -21,24 +21,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._federation import (
+    ClientSizes,
     Federation,
     offsets_of,
     positions_of,
     sample_weight_of,
     weights_of_clients,
 )
-from .._history import FLOAT_BITS, History
+from .._history import History
 from .._input.known_labels import check_kinds, find_labels, labels_together
-from .._parallel import Workers
 from .._rows import ReorderedRows, Rows, take_rows
 from .._typing import ClientWeights, FloatArray, IntArray, Schedule
-from ..models._base import Model
-from . import fedem
-from ._base import Problem, RoundInfo, ServerState, mean_field, server_half
-from ._evaluation import checked_criterion, evaluation_columns
-from ._loop import active_clients, client_round
-from ._memory import Memory, at_estimate, in_setting
-from .step_size import averaging_rate, stream_step_size
+from ._fitted_state import FittedState, at_average, with_noise
+from ._loop import active_clients, close_round
+from ._state import RunState, checked_criterion, evaluation_columns, history_row
+from ._step_size import averaging_rate, stream_step_size
+from ._stopping import first_sweep
+from .base import (
+    Clients,
+    NoStates,
+    Problem,
+    RoundInfo,
+    ServerState,
+    broadcast_of,
+)
+from .fedem import FEDEM
 
 
 def batches(
@@ -89,30 +96,34 @@ def _part(
 
 def stream(
     problem: Problem,
-    memory: Memory,
+    federation: Federation,
+    memory: FittedState,
     ids: NDArray[Any],
     schedule: Schedule | None,
-    workers: Workers,
+    clients_of: Callable[[Federation], Clients],
     client_weights: ClientWeights,
-) -> tuple[Memory, History, list[NDArray[Any]]]:
+) -> tuple[FittedState, History, list[NDArray[Any]]]:
     """Run a round of FedEM on each batch of a call.
 
     Parameters
     ----------
     problem : Problem
         Problem of the rows of the call.
-    memory : Memory
+    federation : Federation
+        These rows.
+    memory : FittedState
         States of server and known clients, with the model of the problem.
     ids : ndarray
         Labels of the clients of the call. New clients are appended to the known ones.
     schedule : callable or None
         None for automatic steps.
-    workers : Workers
+    clients_of : callable
+        The clients with rows in a federation.
     client_weights : {"n_samples", "uniform"}
 
     Returns
     -------
-    memory : Memory
+    memory : FittedState
     history : History
         One row per round; ``log_likelihood`` is that of the parameters *before* the round, and
         ``epoch`` counts from the start of the call.
@@ -123,35 +134,70 @@ def stream(
     ValueError
         If labels are of another kind than the known ones.
     """
-    memory, at = _joined(in_setting(memory, problem, "stream"), ids)
-    mass, n_before, n_read = float(memory.totals.sum()), memory.n_samples, 0
+    memory, at = _joined(with_noise(memory, problem, "stream"), ids)
+    mass, n_before = float(memory.totals.sum()), memory.n_samples
     if mass > 0:  # otherwise, V = 0
         memory = _weighed(memory, client_weights)
     if schedule is not None:
         # Users give steps to follow a stream that changes, behind which an average would lag. The
         # first of them starts from the last average, as Ŝ is noisier.
-        memory = at_estimate(memory)
-    history, trace = History(), []
-    for clients, batch in batches(problem.federation, problem.batch_size):
+        memory = at_average(memory)
+    state = _first_state(problem, memory.server, federation.n_samples)
+    for clients, batch in batches(federation, problem.task.batch_size):
         here = at[clients]
         memory, mass, weights = _with_more_rows(memory, mass, here, batch.totals, client_weights)
         batch = batch._replace(weights=weights)
-        active = active_clients(problem._replace(federation=batch), memory.server.round_index)
-        memory, row = _round(problem, memory, here, batch, active, schedule, workers)
-        n_read += int(batch.lengths_of(active).sum())
-        memory = memory._replace(n_samples=n_before + n_read)
-        history.append(epoch=n_read / problem.federation.n_samples, **row)
-        trace.append(memory.model.trace(at_estimate(memory).server.parameters))
+        drawn = problem_of_some(problem, batch.sizes)
+        active = active_clients(drawn, memory.server.round_index)
+        if not len(active):
+            state = _without_clients(problem, state, memory.server)
+            memory = memory._replace(server=state.server)
+        else:
+            share = drawn.inclusion_probability
+            answered = _answered(batch.weights, active, share)
+            here, batch = here[active], _of_those(batch, active)
+            of_batch = _problem_of_batch(problem, batch, n_known=len(memory.totals))
+            step_size = answered * _step_to_ask(of_batch, memory, schedule)
+            memory, state = _round(
+                of_batch, memory, state, here, clients_of(batch), step_size, schedule is None
+            )
+        memory = memory._replace(n_samples=n_before + state.n_expectations)
+        state.trace[-1] = memory.model.trace(at_average(memory).server.parameters)
     weights = weights_of_clients(memory.totals, client_weights)
-    return memory._replace(weights=weights, gains=None), history, trace
+    return memory._replace(weights=weights, gains=None), state.history, state.trace
 
 
-def _joined(memory: Memory, ids: NDArray[Any]) -> tuple[Memory, IntArray]:
-    """Memory in which all these clients are known, and their positions in it.
+def _first_state(problem: Problem, server: ServerState, n_samples: int) -> RunState:
+    """State before the first round of a call."""
+    return RunState(
+        server=server,
+        stopping=first_sweep(problem, server),
+        history=History(),
+        trace=[],
+        criteria_before=[],
+        n_expectations=0,
+        n_samples=n_samples,
+        first_round=server.round_index,
+    )
+
+
+def _without_clients(problem: Problem, state: RunState, before: ServerState) -> RunState:
+    """State after a round in which nobody took part: nothing changes but the count."""
+    server = before._replace(round_index=before.round_index + 1)
+    state = state._replace(server=server)
+    info = RoundInfo(before.control, np.nan, safeguarded=0, step_taken=0.0)
+    row = history_row(state, info, 0, uplink_bits=0, downlink_bits=0)
+    state.history.append(**row, **evaluation_columns(problem.model))
+    state.trace.append(problem.model.trace(server.parameters))
+    return state
+
+
+def _joined(memory: FittedState, ids: NDArray[Any]) -> tuple[FittedState, IntArray]:
+    """State in which all these clients are known, and their positions in it.
 
     New ones have V_i = 0 and no rows so far. V_i and totals are copies, which rounds may overwrite.
     """
-    known, controls = memory.ids, memory.states.controls
+    known, controls = memory.ids, memory.controls
     check_kinds(known, ids)
     at = find_labels(known, ids)
     new = np.flatnonzero(at < 0)
@@ -160,102 +206,97 @@ def _joined(memory: Memory, ids: NDArray[Any]) -> tuple[Memory, IntArray]:
     return memory._replace(
         ids=labels_together(known, ids[new]),
         totals=np.concatenate([memory.totals, np.zeros(len(new))]),
-        states=fedem.ClientStates(controls),
+        controls=controls,
+        states=NoStates(),
     ), at
 
 
-def _weighed(memory: Memory, client_weights: ClientWeights) -> Memory:
-    """Memory with V = Σ_i w_i V_i over the known clients.
+def _weighed(memory: FittedState, client_weights: ClientWeights) -> FittedState:
+    """State with V = Σ_i w_i V_i over the known clients.
 
     The sum is computed again in each call: a stream has no end, and the rounding error from one
     huge row would stay in V for ever. (Within a call of several rounds, it does stay.)
     """
-    control = weights_of_clients(memory.totals, client_weights) @ memory.states.controls
+    control = weights_of_clients(memory.totals, client_weights) @ memory.controls
     return memory._replace(server=memory.server._replace(control=control))
 
 
 def _with_more_rows(
-    memory: Memory,
+    memory: FittedState,
     mass: float,
     here: IntArray,
     own: IntArray | FloatArray,
     client_weights: ClientWeights,
-) -> tuple[Memory, float, FloatArray]:
-    """Memory, and weight of all rows, after some clients got ``own`` more; w_i of these clients."""
+) -> tuple[FittedState, float, FloatArray]:
+    """State, and weight of all rows, after some clients got ``own`` more; w_i of these clients."""
     memory.totals[here] += own
     mass_before, mass = mass, mass + own.sum()
     if client_weights == "uniform":
         return memory, mass, np.full(len(here), 1 / len(memory.totals))
     # V = Σ_i w_i V_i with the new weights.
-    control = mass_before * memory.server.control + own @ memory.states.controls[here]
+    control = mass_before * memory.server.control + own @ memory.controls[here]
     server = memory.server._replace(control=control / mass)
     return memory._replace(server=server), mass, memory.totals[here] / mass
 
 
 def _round(
     problem: Problem,
-    memory: Memory,
+    memory: FittedState,
+    state: RunState,
     here: IntArray,
-    batch: Federation,
-    active: IntArray,
-    schedule: Schedule | None,
-    workers: Workers,
-) -> tuple[Memory, dict[str, float]]:
+    clients: Clients,
+    step_size: float,
+    is_averaged: bool,
+) -> tuple[FittedState, RunState]:
     """Round of FedEM on the rows of a batch.
 
     Parameters
     ----------
-    problem, memory, schedule, workers
-        As in ``stream``. V_i are overwritten.
+    problem : Problem
+        Problem of the clients that take part.
+    memory : FittedState
+        Its V_i are overwritten.
+    state : RunState
     here : ndarray of int
-        Positions in the memory of the clients with rows in the batch.
-    batch : Federation
-    active : ndarray of int
-        Indices of the clients of the batch that take part.
+        Positions in the memory of these clients.
+    clients : Clients
+    step_size : float
+    is_averaged : bool
+        Whether Ŝ is averaged over the rounds.
 
     Returns
     -------
-    memory : Memory
-    row : dict
-        Row of the history, without the epoch.
+    memory : FittedState
+    state : RunState
     """
-    model, before, controls = problem.model, memory.server, memory.states.controls
-    if not len(active):
-        after = before._replace(round_index=before.round_index + 1)
-        info = RoundInfo(before.control, np.nan, safeguarded=0, step_taken=0.0)
-        return memory._replace(server=after), _row(model, after, info)
-    answered = _answered(batch.weights, active, problem.participation)
-    here, batch = here[active], _of_those(batch, active)
-    problem = _problem_of_batch(problem, batch, n_known=len(memory.totals))
-    step_size = answered * _step_to_ask(problem, before, schedule, memory.n_samples)
-
-    states, clients = fedem.ClientStates(controls[here]), np.arange(len(here))
-    received = client_round(fedem, problem, before, states, clients, workers)
-    controls[here] = states.controls
-
-    field = mean_field(problem, before, received)
-    uncompressed = received.uncompressed / problem.presence
-    field = model.stream_field(before.parameters, before.statistics, field, uncompressed, step_size)
-    after, info = server_half(problem, before, received, step_size, field)
-    if schedule is None:
+    before, every = memory.server, np.arange(len(here))
+    clients.join(FEDEM, problem.task)
+    if problem.task.has_controls:
+        clients.restore({"controls": memory.controls[here], "states": NoStates()})
+    aggregated = clients.round(broadcast_of(problem, before), every)
+    state = state._replace(server=before)
+    state = close_round(FEDEM, problem, state, every, aggregated, step_size)
+    clients.commit(before.round_index)
+    if problem.task.has_controls:
+        memory.controls[here] = clients.save()["controls"]
+    # The criterion is that of the parameters before the round.
+    log_likelihood = aggregated.log_likelihood / problem.participating_weight
+    criterion = checked_criterion(problem.model, log_likelihood, before.parameters)
+    state.history.update(-1, **{problem.model.criterion: criterion})
+    if is_averaged:
         average = before.statistics if memory.average is None else memory.average
-        rate = averaging_rate(batch.n_samples, memory.n_samples)
-        memory = memory._replace(average=average + rate * (after.statistics - average))
+        rate = averaging_rate(problem.sizes.n_samples, memory.n_samples)
+        average = average + rate * (state.server.statistics - average)
+        memory = memory._replace(average=average)
+    return memory._replace(server=state.server), state
 
-    log_likelihood = received.log_likelihood / batch.weights.sum()
-    n_uncompressed = model.n_uncompressed * len(clients)
-    # Clients also receive the constants appended to Ŝ, as they may have been absent.
-    n_downlink = model.downlink_numbers(batch, clients, before.parameters) + n_uncompressed
-    row = _row(
-        model,
-        after,
-        info,
-        n_active=len(clients),
-        uplink_bits=8 * received.n_bytes + FLOAT_BITS * n_uncompressed,
-        downlink_bits=FLOAT_BITS * n_downlink,
-        criterion=checked_criterion(model, log_likelihood, before.parameters),
-    )
-    return memory._replace(server=after), row
+
+def problem_of_some(problem: Problem, sizes: ClientSizes) -> Problem:
+    """Problem of the clients with rows, of whom at most a given number take part."""
+    participation = problem.participation
+    if isinstance(participation, int):
+        participation = min(participation, sizes.n_clients)
+    return problem._replace(sizes=sizes, participation=participation)
 
 
 def _answered(weights: FloatArray, active: IntArray, participation: float) -> float:
@@ -281,40 +322,17 @@ def _problem_of_batch(problem: Problem, batch: Federation, n_known: int) -> Prob
     """Problem of the clients that take part in a round, out of ``n_known`` known ones."""
     everybody = batch.n_clients == n_known
     return problem._replace(
-        federation=batch,
+        task=problem.task._replace(batch_size=None),
+        sizes=batch.sizes,
         participation=1.0,
-        batch_size=None,
-        lasting_noise=True,
-        presence=1.0 if everybody else float(batch.weights.sum()),
+        persistent_noise=True,
+        participating_weight=1.0 if everybody else float(batch.weights.sum()),
     )
 
 
-def _step_to_ask(
-    problem: Problem, server: ServerState, schedule: Schedule | None, n_before: float
-) -> float:
+def _step_to_ask(problem: Problem, memory: FittedState, schedule: Schedule | None) -> float:
     """γ of the next round: by the schedule, or by the round's share of all rows read so far."""
+    server = memory.server
     if schedule is None:
-        return min(stream_step_size(problem, n_before), server.step_limit)
+        return min(stream_step_size(problem, memory.n_samples), server.step_limit)
     return schedule(server.round_index + 1)
-
-
-def _row(
-    model: Model,
-    server: ServerState,
-    info: RoundInfo,
-    n_active: int = 0,
-    uplink_bits: int = 0,
-    downlink_bits: int = 0,
-    criterion: float = np.nan,
-) -> dict[str, float]:
-    """Row of the history after a round, without the epoch."""
-    return {
-        "round": server.round_index,
-        "field_sq_norm": info.field_sq_norm,
-        "step_size": info.step_taken,
-        "n_active": n_active,
-        "uplink_bits": uplink_bits,
-        "downlink_bits": downlink_bits,
-        "safeguarded": info.safeguarded,
-        **evaluation_columns(model, criterion),
-    }

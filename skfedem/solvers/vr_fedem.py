@@ -11,22 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._federation import Federation
 from .._typing import FloatArray, IntArray
 from ..models._base import Estimate
-from ._base import Broadcast, Message, Problem, draw_minibatch
-from .fedem import send_innovation
-
-PER_CLIENT = ("outer_loop",)
-VARIANCE_REDUCED = True
+from .base import Broadcast, ClientGroup, Solver, Task, draw_minibatch
 
 
-class ClientStates(NamedTuple):
+class SpiderStates(NamedTuple):
     """What clients keep between rounds.
 
     Attributes
     ----------
-    controls : ndarray, client vectors
-        Control variates V_i.
     estimates : ndarray, client vectors
         S_i, the running estimate of s̄_i(T(Ŝ)).
     natural : ndarray, client vectors
@@ -35,79 +30,66 @@ class ClientStates(NamedTuple):
         Outer loop t in which the client last read all its rows; -1 before the first.
     """
 
-    controls: FloatArray
     estimates: FloatArray
     natural: FloatArray
     outer_loop: IntArray
 
 
-def init(problem: Problem, controls: FloatArray) -> ClientStates:
-    """States of all clients before the first round, from V_{1,0,i}."""
-    n_clients = problem.federation.n_clients
-    return ClientStates(
-        controls=controls,
-        # zeros_like would allocate memory at once, although these arrays may be replaced unused.
-        estimates=np.zeros(controls.shape),
-        natural=np.zeros(controls.shape),
-        outer_loop=np.full(n_clients, -1),
-    )
+def init(task: Task, federation: Federation) -> SpiderStates:
+    """States of all clients before the first round."""
+    vectors = task.model.vectors(federation)
+    return SpiderStates(vectors.zeros(), vectors.zeros(), np.full(federation.n_clients, -1))
 
 
-def client_half(
-    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
-) -> tuple[Message, ClientStates]:
-    """The active clients' half of a round (lines 7-11 of Algorithm 2).
+def estimate(task: Task, broadcast: Broadcast, group: ClientGroup) -> tuple[Estimate, SpiderStates]:
+    """S_{t,k+1,i}, and what the clients keep of it (lines 3, 8 and 20 of Algorithm 2).
 
     Parameters
     ----------
-    problem : Problem
+    task : Task
     broadcast : Broadcast
         Ŝ_{t,k} and T(Ŝ_{t,k}).
-    clients : ndarray of int, shape (n,)
-        Indices of a group of active clients, in increasing order.
-    states : ClientStates
-        States of these clients.
+    group : ClientGroup
+        Some active clients.
 
     Returns
     -------
-    message : Message
-    states : ClientStates
+    estimate : Estimate
+    states : SpiderStates
     """
-    estimate = spider(problem, broadcast, clients, states)
-    message, controls = send_innovation(problem, broadcast, clients, estimate, states.controls)
-    return message, ClientStates(
-        controls=controls,
-        estimates=estimate.statistics,
-        natural=problem.model.kept_natural(
-            problem.federation, broadcast.parameters.natural, clients
-        ),
-        outer_loop=np.full(len(clients), broadcast.outer_loop),
-    )
+    found = spider(task, broadcast, group)
+    natural = broadcast.parameters.natural
+    kept = task.model.kept_natural(group.federation, natural, group.clients)
+    outer_loop = np.full(len(group.clients), broadcast.outer_loop)
+    return found, SpiderStates(found.statistics, kept, outer_loop)
 
 
-def spider(
-    problem: Problem, broadcast: Broadcast, clients: IntArray, states: ClientStates
-) -> Estimate:
-    """S_{t,k+1,i} (lines 3, 8 and 20 of Algorithm 2).
+def spider(task: Task, broadcast: Broadcast, group: ClientGroup) -> Estimate:
+    """SPIDER's estimate.
 
     In a client's first active round of an outer loop, this is the mean over all its rows. In later
     rounds, the mean of ``s̄_ij(T(Ŝ)) - s̄_ij(T(last iterate))`` over a minibatch is added, with the
     same minibatch for both iterates.
     """
-    model, federation = problem.model, problem.federation
-    if problem.batch_size is None:
-        return model.all_rows(federation, broadcast.parameters, clients)
-    statistics, n_expectations = states.estimates.copy(), 0
-    refresh = states.outer_loop != broadcast.outer_loop
+    model, federation, clients, states = task.model, group.federation, group.clients, group.states
+    parameters = broadcast.parameters
+    if task.batch_size is None:
+        return model.all_rows(federation, parameters, clients)
+    vectors, statistics = model.vectors(federation), states.estimates.copy()
+    refresh, n_expectations = states.outer_loop != broadcast.outer_loop, 0
     if refresh.any():
-        full = model.all_rows(federation, broadcast.parameters, clients[refresh])
-        statistics[problem.vectors.within(clients, refresh)] = full.statistics
+        full = model.all_rows(federation, parameters, clients[refresh])
+        statistics[vectors.submask(clients, refresh)] = full.statistics
         n_expectations += full.n_expectations
     if not refresh.all():
-        minibatch = draw_minibatch(problem, broadcast.round_index, clients[~refresh])
-        update = problem.vectors.within(clients, ~refresh)
-        now = model.minibatch_mean(broadcast.parameters.natural, minibatch)
+        others = group._replace(clients=clients[~refresh], ids=group.ids[~refresh])
+        minibatch = draw_minibatch(task, broadcast.round_index, others)
+        update = vectors.submask(clients, ~refresh)
+        now = model.minibatch_mean(parameters.natural, minibatch)
         last = model.minibatch_mean(states.natural[update], minibatch)
         statistics[update] += now - last
-        n_expectations += 2 * problem.batch_size * int((~refresh).sum())
+        n_expectations += 2 * task.batch_size * len(others.clients)
     return Estimate(statistics, None, n_expectations)
+
+
+VR_FEDEM = Solver("vr_fedem", estimate, init, per_client=("outer_loop",), variance_reduced=True)

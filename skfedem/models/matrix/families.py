@@ -23,7 +23,7 @@ LARGEST_COUNT = 1e13
 """Largest Poisson observation, whose most likely mean is below the limit."""
 
 # e^x - x - 1 < x² up to 1.79.
-_SMALL_CHANGE = 1.5
+_WHOLE_STEP = 1.5
 
 
 # Of an array, or of a single number.
@@ -33,31 +33,12 @@ _Elementwise = Callable[[Any], Any]
 class Family(NamedTuple):
     """One exponential family, as functions of arrays.
 
-    Attributes
-    ----------
-    name : str
-    domain : str
-        Valid observations, in words for error messages.
-    log_partition : callable
-        ψ(θ): convex, with a continuous derivative.
-    mean : callable
-        ψ'(θ).
-    variance : callable
-        ψ''(θ). Beyond the limit of Poisson log-means, where ψ is linear, its value at the limit, so
-        that Newton steps can divide by it.
-    log_base_measure : callable
-        log ρ(y) of observations in the domain.
-    log_normalizer : float
-        Part of log ρ(y) that does not depend on y or its unit.
-    link : callable
-        Maps a mean to θ: the inverse of ψ'. Infinite at the boundary of the means.
-    is_valid : callable
-        Whether observations are in the domain.
-    max_variance : float or None
-        Largest ψ''; None if it is unbounded.
-    log_variance_slope : float
-        Largest ``|ψ'''| / ψ''``, which bounds the relative change of curvature; 0 if ψ is
-        quadratic.
+    ``domain`` describes valid observations in error messages, and ``is_valid`` finds them.
+    ``log_partition`` is ψ, ``mean`` ψ', ``variance`` ψ'' (at the limit of Poisson log-means beyond
+    it, so that Newton steps can divide by it), ``log_base_measure`` log ρ(y), ``log_normalizer``
+    its part that does not depend on y or its unit, and ``link`` the inverse of ψ'.
+    ``max_variance`` is the largest ψ'' (None if unbounded), and ``log_variance_slope`` the largest
+    |third derivative| / ψ'', which bounds the relative change of curvature.
     """
 
     name: FamilyName
@@ -201,20 +182,9 @@ def safe_share(family: Family, change: FloatArray) -> FloatArray:
 
     The curvature only describes the objective locally: a whole step from far down the logistic
     curve may end so far up that there is no way back. If the slopes of log ψ'' are at most R and no
-    θ would change by more than s, a step that changes θ by ``log(1 + R s) / R`` decreases the
-    objective [1]_. So does a whole step if ``e^x - x - 1 < x²`` with x = R s; near the optimum,
-    whole steps converge fast.
-
-    Parameters
-    ----------
-    family : Family
-    change : ndarray
-        s.
-
-    References
-    ----------
-    .. [1] F. Bach, "Self-concordant analysis for logistic regression", Electronic Journal of
-       Statistics 4, 2010.
+    θ would change by more than ``change`` s, a step that changes θ by ``log(1 + R s) / R``
+    decreases the objective (Bach 2010, "Self-concordant analysis for logistic regression"). So does
+    a whole step if ``e^x - x - 1 < x²`` with x = R s; near the optimum, it converges fast.
     """
-    change = np.maximum(family.log_variance_slope * change, _SMALL_CHANGE)
-    return np.maximum(np.log1p(change), _SMALL_CHANGE) / change
+    change = np.maximum(family.log_variance_slope * change, _WHOLE_STEP)
+    return np.maximum(np.log1p(change), _WHOLE_STEP) / change

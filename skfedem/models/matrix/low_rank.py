@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._client_vectors import OnOwnRows
-from ..._federation import Federation
+from ..._client_vectors import RaggedLayout
+from ..._federation import ClientSizes, Federation
 from ..._typing import FloatArray, IntArray
 from .._base import Estimate, Model, Step
 from ..client_rows import segment_sums
@@ -39,14 +39,23 @@ from .theta import Cells, Theta, at, low_rank_at
 # Growth factor of an adaptive natural step per round, until the curvature limits it.
 _GROWTH = 1.3
 # An objective below this share of its value at θ = 0 counts as 0: all cells are fitted.
-_NOTHING = 1e-6
+_NEGLIGIBLE = 1e-6
 # Without constants, an objective is accurate down to this share of its value with constants.
-_FEW_DIGITS = 1e-9
-# Shares of noise_bound and spider_bound. With 2 for both, SPIDER diverged on presences with
-# "rand_k" at ω = 1, and FedEM was at its limit: a cell that is drawn with probability π, and then
-# weighted by 1 / π, requires γ < 2 π.
-_NOISE = 1.0
-_SPIDER = 1.4
+_ROUNDING = 1e-9
+
+
+class StepBounds(NamedTuple):
+    """Factors of ``noise_bound`` and ``spider_bound``.
+
+    With 2 for both, SPIDER diverged on presences with "rand_k" at ω = 1, and FedEM was at its
+    limit: a cell that is drawn with probability π, and then weighted by 1 / π, requires γ < 2 π.
+    """
+
+    noise: float = 1.0
+    spider: float = 1.4
+
+
+_STEP_BOUNDS = StepBounds()
 
 
 class Parameters(NamedTuple):
@@ -55,7 +64,7 @@ class Parameters(NamedTuple):
     natural: Theta
 
 
-class Point(NamedTuple):
+class ServerIterate(NamedTuple):
     """State of the server; its statistics Ŝ are θ itself.
 
     Attributes
@@ -82,10 +91,10 @@ class Point(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """Drawn cells, and their positions in the clients' vectors."""
+    """Drawn cells, and their indices in the clients' vectors."""
 
     cells: Cells
-    places: IntArray
+    indices: IntArray
     n_numbers: int
     batch_size: int
 
@@ -100,8 +109,6 @@ class LowRankModel(Model):
     Parameters
     ----------
     pooled : Pooled
-    positions : ndarray of int, shape (n_cells,)
-        Index among the distinct observed cells of each cell of each client.
     scale : float
         Factor from a weighted mean over clients' cells to the sum over all observations: the number
         of cells, if clients are weighted by their observations.
@@ -114,7 +121,6 @@ class LowRankModel(Model):
     """
 
     pooled: Pooled
-    positions: IntArray
     scale: float
     log_base_measure: float
     adaptive: bool
@@ -123,13 +129,22 @@ class LowRankModel(Model):
     criterion = "objective"
     n_quiet = 5
 
+    @property
+    def n_statistics(self) -> int:
+        """Number of distinct observed cells, the length of the server's vectors."""
+        return len(self.pooled.support.counts)
+
     # ---- clients
 
-    def vectors(self, federation: Federation) -> OnOwnRows:
-        """One number for each cell that a client observed."""
-        return OnOwnRows(federation.offsets, self.positions, len(self.pooled.support.counts))
+    def message_lengths(self, sizes: ClientSizes) -> IntArray:
+        """Numbers of observed cells of the clients."""
+        return np.unique(sizes.lengths)
 
-    def reference(self, statistics: Point) -> float:
+    def vectors(self, federation: Federation) -> RaggedLayout:
+        """One number for each cell that a client observed."""
+        return RaggedLayout(federation.offsets, federation.rows.positions, self.n_statistics)
+
+    def reference(self, statistics: ServerIterate) -> float:
         """0, because residuals are fields already."""
         return 0.0
 
@@ -151,18 +166,18 @@ class LowRankModel(Model):
         """Draw cells."""
         lengths = federation.lengths_of(clients)
         drawn = batches + federation.offsets[clients][:, None]
-        places = batches + (np.cumsum(lengths) - lengths)[:, None]
+        indices = batches + (np.cumsum(lengths) - lengths)[:, None]
         cells = federation.rows.take(drawn.ravel())
-        return Minibatch(cells, places.ravel(), int(lengths.sum()), batches.shape[1])
+        return Minibatch(cells, indices.ravel(), int(lengths.sum()), batches.shape[1])
 
     def minibatch_mean(self, natural: Theta | FloatArray, minibatch: Minibatch) -> FloatArray:
         """Residuals in the drawn cells, divided by their number; 0 in other cells of the client."""
-        cells, places, n_numbers, batch_size = minibatch
+        cells, indices, n_numbers, batch_size = minibatch
         if isinstance(natural, Theta):  # of a broadcast
             theta = at(natural, cells.rows, cells.columns)
         else:  # from kept_natural
-            theta = natural[places]
-        sums = np.bincount(places, self._residuals(cells, theta), minlength=n_numbers)
+            theta = natural[indices]
+        sums = np.bincount(indices, self._residuals(cells, theta), minlength=n_numbers)
         return sums / batch_size
 
     def kept_natural(self, federation: Federation, natural: Theta, clients: IntArray) -> FloatArray:
@@ -171,30 +186,34 @@ class LowRankModel(Model):
         return at(natural, cells.rows, cells.columns)
 
     def _cells(self, federation: Federation, clients: IntArray) -> Cells:
-        return federation.rows.take(self.vectors(federation).places(clients))
+        return federation.rows.take(self.vectors(federation).indices(clients))
 
     def _residuals(self, cells: Cells, theta: FloatArray) -> FloatArray:
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
 
-    def averaging_bound(self, federation: Federation) -> float:
+    def averaging_bound(self, sizes: ClientSizes) -> float:
         """0, because few clients observe the same cell, so that errors do not average out."""
         return 0.0
 
-    def noise_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+    def noise_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
         """Bound by the share of cells that a client reads, as errors do not average out."""
-        return _NOISE * _share_read(federation, batch_size) / (1 + 5 * omega_p)
+        return _STEP_BOUNDS.noise * _sampling_fraction(sizes, batch_size) / (1 + 5 * omega_p)
 
-    def spider_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+    def spider_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
         """Bound by the same share."""
-        return _SPIDER * np.sqrt(_share_read(federation, batch_size) / (1 + omega_p))
+        return _STEP_BOUNDS.spider * np.sqrt(_sampling_fraction(sizes, batch_size) / (1 + omega_p))
+
+    def uplink_numbers(self, sizes: ClientSizes) -> int:
+        """Number of observed cells of all clients."""
+        return sizes.n_samples
 
     def downlink_numbers(
-        self, federation: Federation, clients: IntArray, parameters: Parameters
+        self, sizes: ClientSizes, clients: IntArray, parameters: Parameters
     ) -> int:
         """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
         n_factors = len(parameters.natural.low_rank.singular_values)
         all_numbers = (n_factors + 1) * (1 + sum(self.pooled.support.shape))
-        return int(np.minimum(federation.lengths_of(clients), all_numbers).sum())
+        return int(np.minimum(sizes.lengths[clients], all_numbers).sum())
 
     def constants(self) -> NDArray[np.int64]:
         """Shape of the matrix."""
@@ -202,12 +221,12 @@ class LowRankModel(Model):
 
     # ---- server
 
-    def maximization(self, statistics: Point) -> Parameters:
+    def maximization(self, statistics: ServerIterate) -> Parameters:
         """θ, as the server's step already includes the M-step."""
         return Parameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
 
     def server_step(
-        self, statistics: Point, field: FloatArray, step_size: float, *, exact: bool
+        self, statistics: ServerIterate, field: FloatArray, step_size: float, *, exact: bool
     ) -> Step:
         """Proximal step along W, with FISTA's momentum if rounds are exact.
 
@@ -222,7 +241,7 @@ class LowRankModel(Model):
         if not self.adaptive:
             statistics = statistics._replace(natural_step=self._safe_step(current), block=None)
         elif exact and statistics.momentum > 1:
-            step = self._leap(statistics, sums, step_size)
+            step = self._momentum_step(statistics, sums, step_size)
         step = step or self._step_from(current, statistics, sums, step_size)
         return step or _no_step(statistics._replace(natural_step=self._safe_step(current)))
 
@@ -231,7 +250,9 @@ class LowRankModel(Model):
         with np.errstate(over="ignore"):
             return not np.isfinite(len(field) * (self.scale * np.abs(field).max()) ** 2)
 
-    def _leap(self, statistics: Point, sums: FloatArray, step_size: float) -> Step | None:
+    def _momentum_step(
+        self, statistics: ServerIterate, sums: FloatArray, step_size: float
+    ) -> Step | None:
         """Step from ``Θ + β (Θ - Θ_before)``; None if it fails or increases the objective."""
         pooled, current = self.pooled, statistics.iterate
         beta = (statistics.momentum - 1) / _next_momentum(statistics.momentum)
@@ -245,41 +266,41 @@ class LowRankModel(Model):
     def _step_from(
         self,
         origin: Iterate,
-        statistics: Point,
+        statistics: ServerIterate,
         sums: FloatArray,
         step_size: float,
         momentum: float = 1.0,
     ) -> Step | None:
         """Proximal step from an iterate, then the effects; None if it fails."""
         pooled = self.pooled
-        move = proximal_step(
+        proximal = proximal_step(
             pooled, origin, sums, step_size, statistics.natural_step, statistics.block
         )
-        if move is None:
+        if proximal is None:
             return None
         # A step of length 0 provides no information on the curvature.
-        growth = _GROWTH if move.sq_norm > 0 else 1.0
-        point = Point(
+        growth = _GROWTH if proximal.sq_norm > 0 else 1.0
+        after = ServerIterate(
             iterate=with_optimal_effects(
-                pooled, move.low_rank, move.low_rank_values, origin.effects, origin.factor
+                pooled, proximal.low_rank, proximal.low_rank_values, origin.effects, origin.factor
             ),
             previous=statistics.iterate,
             momentum=_next_momentum(momentum),
-            natural_step=growth * move.natural_step,
+            natural_step=growth * proximal.natural_step,
             sums=sums,
-            block=move.block,
+            block=proximal.block,
         )
-        halvings = 0 if self.adaptive else move.halvings
-        return Step(point, move.sq_norm, halvings, step_size * 0.5**halvings)
+        halvings = 0 if self.adaptive else proximal.halvings
+        return Step(after, proximal.sq_norm, halvings, step_size * 0.5**halvings)
 
     def _safe_step(self, iterate: Iterate) -> float:
         """Natural step allowed by the curvature: everywhere, or at θ if it is unbounded."""
         return 1 / largest_curvature(self.pooled, iterate.theta)
 
-    def field_sq_norm(self, statistics: Point, field: FloatArray) -> float:
+    def field_sq_norm(self, statistics: ServerIterate, field: FloatArray) -> float:
         """Squared norm of ``(Θ⁺ - Θ) / η`` for the step along the field W."""
         current = statistics.iterate
-        move = proximal_step(
+        proximal = proximal_step(
             self.pooled,
             current,
             self._sums(current, field),
@@ -287,14 +308,14 @@ class LowRankModel(Model):
             self._safe_step(current),
             statistics.block if self.adaptive else None,
         )
-        return np.nan if move is None else move.sq_norm
+        return np.nan if proximal is None else proximal.sq_norm
 
     def _sums(self, iterate: Iterate, field: FloatArray) -> FloatArray:
         """Sums of the observations from the residuals at an iterate."""
         expected = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
         return self.scale * field + expected
 
-    def surrogate(self, statistics: Point, parameters: Parameters) -> float:
+    def surrogate(self, statistics: ServerIterate, parameters: Parameters) -> float:
         """Negative objective at θ, with the server's estimate of the observations; nats."""
         effects, low_rank = parameters.natural
         cells = self.pooled.support.rows, self.pooled.support.columns
@@ -312,7 +333,7 @@ class LowRankModel(Model):
 
     def change(self, now: float, before: float) -> float:
         """Relative change of the objective without its constants."""
-        size = max(abs(now) - self._constant, self._nothing, _FEW_DIGITS * abs(now))
+        size = max(abs(now) - self._constant, self._negligible, _ROUNDING * abs(now))
         return abs(now - before) / max(size, np.finfo(float).tiny)
 
     @cached_property
@@ -321,10 +342,10 @@ class LowRankModel(Model):
         return -self.pooled.support.counts.sum() * self.pooled.family.log_normalizer
 
     @cached_property
-    def _nothing(self) -> float:
+    def _negligible(self) -> float:
         """Objective, without these terms, that counts as 0; nats."""
         loss = self.pooled.support.counts.sum() * self.pooled.family.log_partition(0.0)
-        return _NOTHING * (loss - self.log_base_measure - self._constant)
+        return _NEGLIGIBLE * (loss - self.log_base_measure - self._constant)
 
     def trace(self, parameters: Parameters) -> FloatArray:
         """Singular values, padded with zeros to the maximum rank."""
@@ -332,7 +353,7 @@ class LowRankModel(Model):
         return np.pad(singular_values, (0, self.pooled.rank - len(singular_values)))
 
 
-def _no_step(statistics: Point) -> Step:
+def _no_step(statistics: ServerIterate) -> Step:
     """Step if none was short enough."""
     return Step(statistics, np.nan, MAX_HALVINGS, 0.0)
 
@@ -341,12 +362,12 @@ def _next_momentum(momentum: float) -> float:
     return 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
 
 
-def _share_read(federation: Federation, batch_size: float) -> float:
+def _sampling_fraction(sizes: ClientSizes, batch_size: float) -> float:
     """Share of its cells that a client reads in a minibatch.
 
     It is the share of a mean client, or that of the client with the noisiest cells if this is
     smaller: the one with the most cells, if all cells have the same weight.
     """
-    weights, lengths = federation.weights, federation.lengths
+    weights, lengths = sizes
     longest = float(weights.max() / (weights / lengths).max())
     return batch_size / max(longest, float(weights @ lengths))

@@ -19,40 +19,71 @@ from scipy.sparse.linalg import LinearOperator
 from ..._compat import conjugate_gradients
 from ..._typing import BoolArray, EffectsName, FloatArray, IntArray
 from .families import Family, safe_share
+from .theta import Effects
 
 EFFECTS = get_args(EffectsName)
 
 # Smallest ridge on the effects: without it, the effect of a site with only zeros would be -inf.
 LEAST_PENALTY = 1e-7
-# Newton's method stops when a step promises to gain less than this share of the objective and less
-# than this many nats. (Without constants, an objective may be 1e13 at its minimum.)
-_TOLERANCE = 1e-12
-_FEW_NATS = 1e-9
 # Relative rounding of the objective's terms.
 _ROUNDING = 1e-15
-# Newton's method converges quadratically: after a decrement of this many nats, the next one is
-# negligible.
-_LAST_DECREASE = 1e-5
-# Fits from scratch took up to 35 steps, a warm start with a new count of 1e13 up to 600: effects
-# overshoot MAX_LOG_MEAN, from where each comes back by at most 1 per step.
-_MAX_NEWTON_STEPS = 1000
-_MAX_HALVINGS = 30
-_SUFFICIENT_DECREASE = 1e-4
-# Up to this number of entries, matrices are dense: SciPy's checks of a sparse matrix take as long
-# as products with so many numbers.
-_MOST_ENTRIES = 2**17
-# Up to this number of cells, these checks take longer than NumPy's bincount.
-_FEW_CELLS = 2**12
-# With up to _MOST_DIRECT columns and a dense matrix, normal equations are solved by Cholesky
-# factorization. With up to _MOST_DENSE, an earlier Cholesky factor preconditions conjugate
-# gradients; it is recomputed if these take more than _SLOW steps.
-_MOST_DIRECT = 64
-_MOST_DENSE = 2000
-_SLOW = 8
-# Adding a constant to all rows and subtracting it from all columns does not change θ, so that only
-# the ridge determines it. The ridge in the Newton equations is at least this share of the
-# curvature, in whose rounding errors it would otherwise be lost.
-_LEAST_SHARE = 1e-12
+
+
+class Newton(NamedTuple):
+    """Settings of Newton's method.
+
+    Attributes
+    ----------
+    tolerance, nats : float
+        It stops when a step promises to gain less than this share of the objective and less than
+        this many nats. (Without constants, an objective may be 1e13 at its minimum.)
+    last_decrease : float
+        It converges quadratically: after a decrement of this many nats, the next is negligible.
+    max_iter : int
+        Fits from scratch took up to 35 steps, a warm start with a new count of 1e13 up to 600:
+        effects overshoot MAX_LOG_MEAN, from where each comes back by at most 1 per step.
+    max_halvings, sufficient_decrease : int, float
+        Of the line search.
+    least_ridge : float
+        Only the ridge determines a constant added to all rows and subtracted from all columns. It
+        is at least this share of the curvature, in whose rounding errors it would be lost.
+    """
+
+    tolerance: float = 1e-12
+    nats: float = 1e-9
+    last_decrease: float = 1e-5
+    max_iter: int = 1000
+    max_halvings: int = 30
+    sufficient_decrease: float = 1e-4
+    least_ridge: float = 1e-12
+
+
+class Sizes(NamedTuple):
+    """Sizes for speed, see examples/benchmarks/imputation_speed.py.
+
+    Attributes
+    ----------
+    dense_entries : int
+        Up to this number of entries, matrices are dense: SciPy's checks of a sparse matrix take as
+        long as products with so many numbers.
+    bincount_cells : int
+        Up to this number of cells, these checks take longer than NumPy's bincount.
+    cholesky_columns : int
+        Up to this number of columns, normal equations of a dense matrix are solved by a Cholesky
+        factorization.
+    preconditioned_columns, cg_steps : int
+        Up to this number of columns, an earlier factor preconditions conjugate gradients; it is
+        recomputed if these take more than ``cg_steps``.
+    """
+
+    dense_entries: int = 2**17
+    bincount_cells: int = 2**12
+    cholesky_columns: int = 64
+    preconditioned_columns: int = 2000
+    cg_steps: int = 8
+
+
+_NEWTON, _SIZES = Newton(), Sizes()
 
 
 _Product = Callable[[FloatArray], FloatArray]
@@ -90,7 +121,7 @@ class Support(NamedTuple):
     def matrix(self, values: FloatArray) -> FloatArray | csr_array:
         """Matrix with these values in the observed cells; sparse if it is large."""
         n_rows, n_columns = self.shape
-        if n_rows * n_columns > _MOST_ENTRIES:
+        if n_rows * n_columns > _SIZES.dense_entries:
             return self._sparse(values)
         array = np.zeros(self.shape)
         array[self.rows, self.columns] = values
@@ -99,10 +130,10 @@ class Support(NamedTuple):
     def margins(self, values: FloatArray) -> Margins:
         """Sums of values in the observed cells over each row and each column."""
         n_rows, n_columns = self.shape
-        if len(values) <= _FEW_CELLS:
-            by_row: Any = np.bincount(self.rows, values, n_rows)
-            by_column: Any = np.bincount(self.columns, values, n_columns)
-            return Margins(by_row, by_column)
+        if len(values) <= _SIZES.bincount_cells:
+            row_sums: Any = np.bincount(self.rows, values, n_rows)
+            column_sums: Any = np.bincount(self.columns, values, n_columns)
+            return Margins(row_sums, column_sums)
         matrix = self._sparse(values)  # up to five times as fast here
         return Margins(matrix @ np.ones(n_columns), matrix.T @ np.ones(n_rows))
 
@@ -110,19 +141,7 @@ class Support(NamedTuple):
         return csr_array((values, self.columns, self.row_starts), shape=self.shape)
 
 
-class Effects(NamedTuple):
-    """Intercept, row effects and column effects; the effects sum to 0."""
-
-    intercept: float
-    rows: FloatArray
-    columns: FloatArray
-
-    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """Their sum at some cells."""
-        return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
-
-
-class _Point(NamedTuple):
+class _EffectsIterate(NamedTuple):
     """Effects, with their θ in the observed cells, ``Σ N ψ(θ)`` and the objective."""
 
     effects: Effects
@@ -134,19 +153,8 @@ class _Point(NamedTuple):
 class Pooled(NamedTuple):
     """Data that the server received before the first round, and parameters of the model.
 
-    Attributes
-    ----------
-    support : Support
-    margins : Margins
-        Sums of the observations over rows and over columns.
-    family : Family
-    rank : int
-        Maximum rank of the low-rank part.
-    penalty : float
-        λ.
-    effects : {"both", "rows", "columns", "none"}
-    effects_penalty : float
-        Ridge on the effects.
+    ``margins`` are the sums of the observations over rows and over columns, ``rank`` bounds that of
+    the low-rank part, ``penalty`` is λ, and ``effects_penalty`` the ridge on the effects.
     """
 
     support: Support
@@ -174,61 +182,49 @@ def fit_effects(
 ) -> tuple[Effects, FloatArray, FloatArray | None]:
     """Minimise ``Σ N ψ(θ) - Σ y (effects) + ridge`` by Newton's method with step halving.
 
-    Parameters
-    ----------
-    pooled : Pooled
-    low_rank_values : ndarray of shape (n_cells,)
-        Low-rank part in the observed cells.
-    start : Effects
-    factor : ndarray or None
-        Cholesky factor from the last call, for speed.
-
-    Returns
-    -------
-    effects : Effects
-    theta : ndarray of shape (n_cells,)
-        θ in the observed cells.
-    factor : ndarray or None
-        Cholesky factor for the next call.
+    Returns the effects, θ in the observed cells, and the Cholesky factor for the next call, which
+    speeds it up. ``low_rank_values`` is the low-rank part in the observed cells.
     """
     support = pooled.support
     if pooled.effects == "none":
         return start, low_rank_values + start.at(support.rows, support.columns), None
-    current = _point(pooled, low_rank_values, start)
-    for _ in range(_MAX_NEWTON_STEPS):
+    current = _effects_iterate(pooled, low_rank_values, start)
+    for _ in range(_NEWTON.max_iter):
         slopes, weights = _derivatives(pooled, current.effects, current.theta)
         direction, factor = _newton_direction(pooled, slopes, weights, factor)
         direction = _shortened(pooled.family, slopes, direction)
         decrease = _decrease(slopes, direction)
         size = abs(current.objective)
-        if decrease <= min(_TOLERANCE * size, _FEW_NATS) + np.finfo(float).tiny:
+        if decrease <= min(_NEWTON.tolerance * size, _NEWTON.nats) + np.finfo(float).tiny:
             break
         if decrease <= _ROUNDING * (current.loss + size):
             # Rounding hides the gain, but the slopes are accurate, and matter for the penalties.
             whole = _centred(support, current.effects, direction, 1.0)
-            current = _point(pooled, low_rank_values, whole)
+            current = _effects_iterate(pooled, low_rank_values, whole)
             break
         step = _line_search(pooled, low_rank_values, current, direction, decrease)
         if step is None:
             break
         current, length = step
-        if length == 1 and decrease <= _LAST_DECREASE:
+        if length == 1 and decrease <= _NEWTON.last_decrease:
             break
     return current.effects, current.theta, factor
 
 
-def _point(pooled: Pooled, low_rank_values: FloatArray, effects: Effects) -> _Point:
+def _effects_iterate(
+    pooled: Pooled, low_rank_values: FloatArray, effects: Effects
+) -> _EffectsIterate:
     support = pooled.support
     theta = low_rank_values + effects.at(support.rows, support.columns)
     loss = float(support.counts @ pooled.family.log_partition(theta))
     objective = loss - _linear(pooled, effects) + ridge(pooled, effects)
-    return _Point(effects, theta, loss, objective)
+    return _EffectsIterate(effects, theta, loss, objective)
 
 
 def _decrease(slopes: Effects, direction: Effects) -> float:
     """Decrease that the slope predicts for a direction; for Newton's, Newton's decrement."""
     pairs: Any = zip(slopes, direction, strict=True)
-    return sum(np.vdot(slope, move) for slope, move in pairs)
+    return sum(np.vdot(slope, change) for slope, change in pairs)
 
 
 def _shortened(family: Family, slopes: Effects, direction: Effects) -> Effects:
@@ -239,44 +235,30 @@ def _shortened(family: Family, slopes: Effects, direction: Effects) -> Effects:
     other, such as the intercept and the rows, have unequal shares, the direction may hardly
     descend, or ascend: then the share is that of the largest change of θ.
     """
-    largest_change = sum(np.abs(move).max() for move in direction)
+    largest_change = sum(np.abs(change).max() for change in direction)
     common = safe_share(family, largest_change)
-    together = Effects._make(common * move for move in direction)
-    separate = Effects._make(safe_share(family, np.abs(move)) * move for move in direction)
+    together = Effects._make(common * change for change in direction)
+    separate = Effects._make(safe_share(family, np.abs(change)) * change for change in direction)
     return max(separate, together, key=partial(_decrease, slopes))
 
 
 def _line_search(
     pooled: Pooled,
     low_rank_values: FloatArray,
-    current: _Point,
+    current: _EffectsIterate,
     direction: Effects,
     decrease: float,
-) -> tuple[_Point, float] | None:
-    """Halve a step until the objective decreases sufficiently.
+) -> tuple[_EffectsIterate, float] | None:
+    """Iterate after halving a step until it decreases the objective, and the share of it; or None.
 
-    Parameters
-    ----------
-    pooled : Pooled
-    low_rank_values : ndarray of shape (n_cells,)
-    current : _Point
-    direction : Effects
-    decrease : float
-        Decrease that the slope predicts for the whole direction.
-
-    Returns
-    -------
-    point : _Point
-        After the step. None is returned instead of both if no step was short enough.
-    length : float
-        Share of the direction that was taken.
+    ``decrease`` is what the slope predicts for the whole direction.
     """
     length = 1.0
-    for _ in range(_MAX_HALVINGS):
+    for _ in range(_NEWTON.max_halvings):
         effects = _centred(pooled.support, current.effects, direction, length)
-        point = _point(pooled, low_rank_values, effects)
-        if point.objective <= current.objective - _SUFFICIENT_DECREASE * length * decrease:
-            return point, length
+        trial = _effects_iterate(pooled, low_rank_values, effects)
+        if trial.objective <= current.objective - _NEWTON.sufficient_decrease * length * decrease:
+            return trial, length
         length = length / 2
     return None
 
@@ -312,64 +294,63 @@ def _newton_direction(
     n_rows, n_columns = matrix.shape
     curvature = Margins(matrix @ np.ones(n_columns), transposed @ np.ones(n_rows))
     intercept = slopes.intercept / (curvature.rows.sum() + LEAST_PENALTY)
-    least = max(pooled.ridge_penalty, _LEAST_SHARE * float(curvature.rows.max()))
-    by_row, by_column = curvature.rows + least, curvature.columns + least
+    least = max(pooled.ridge_penalty, _NEWTON.least_ridge * float(curvature.rows.max()))
+    row_curvature, column_curvature = curvature.rows + least, curvature.columns + least
     rows = slopes.rows - intercept * curvature.rows
     columns = slopes.columns - intercept * curvature.columns
     if pooled.effects == "rows":
-        return Effects(intercept, rows / by_row, np.zeros_like(columns)), None
+        return Effects(intercept, rows / row_curvature, np.zeros_like(columns)), None
     if pooled.effects == "columns":
-        return Effects(intercept, np.zeros_like(rows), columns / by_column), None
+        return Effects(intercept, np.zeros_like(rows), columns / column_curvature), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
-    right = columns - transposed @ (rows / by_row)
-    solution, factor = _solve_for_columns(matrix, transposed, by_row, by_column, right, factor)
-    return Effects(intercept, (rows - matrix @ solution) / by_row, solution), factor
+    right = columns - transposed @ (rows / row_curvature)
+    solution, factor = _solve_for_columns(
+        matrix, transposed, row_curvature, column_curvature, right, factor
+    )
+    return Effects(intercept, (rows - matrix @ solution) / row_curvature, solution), factor
 
 
 def _solve_for_columns(
     matrix: FloatArray | csr_array,
     transposed: FloatArray | csr_array,
-    by_row: FloatArray,
-    by_column: FloatArray,
+    row_curvature: FloatArray,
+    column_curvature: FloatArray,
     right: FloatArray,
     factor: FloatArray | None,
 ) -> tuple[FloatArray, FloatArray | None]:
     """Solution c of ``(C - Wᵀ R⁻¹ W) c = right``, and a factor for the next equations, or None."""
-    is_small = len(right) <= _MOST_DIRECT and isinstance(matrix, np.ndarray)
-    if is_small or (factor is None and len(right) <= _MOST_DENSE):
-        factor = _column_factor(matrix, by_row, by_column)
+    is_small = len(right) <= _SIZES.cholesky_columns and isinstance(matrix, np.ndarray)
+    if is_small or (factor is None and len(right) <= _SIZES.preconditioned_columns):
+        factor = _column_factor(matrix, row_curvature, column_curvature)
     if is_small and factor is not None:
         return _solve(factor, right), None
 
     def times(c: FloatArray) -> FloatArray:
-        return by_column * c - transposed @ ((matrix @ c) / by_row)
+        return column_curvature * c - transposed @ ((matrix @ c) / row_curvature)
 
     def precondition(c: FloatArray) -> FloatArray:
-        return c / by_column if factor is None else _solve(factor, c)
+        return c / column_curvature if factor is None else _solve(factor, c)
 
     solution, n_steps = _conjugate_gradients(times, right, precondition)
-    if n_steps > _SLOW and factor is not None:
-        factor = _column_factor(matrix, by_row, by_column)
+    if n_steps > _SIZES.cg_steps and factor is not None:
+        factor = _column_factor(matrix, row_curvature, column_curvature)
     return solution, factor
 
 
 def _column_factor(
-    matrix: FloatArray | csr_array, by_row: FloatArray, by_column: FloatArray
+    matrix: FloatArray | csr_array, row_curvature: FloatArray, column_curvature: FloatArray
 ) -> FloatArray | None:
     """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite.
 
     None if it is indefinite due to rounding, because all curvature is as small as the ridge.
     """
-    scaled = matrix / np.sqrt(by_row)[:, None]
-    factor, info = lapack.dpotrf(np.diag(by_column) - scaled.T @ scaled)
+    scaled = matrix / np.sqrt(row_curvature)[:, None]
+    factor, info = lapack.dpotrf(np.diag(column_curvature) - scaled.T @ scaled)
     return factor if info == 0 else None
 
 
 def _solve(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve equations, given their Cholesky factor.
-
-    SciPy's cho_solve takes several times as long for few equations.
-    """
+    """Solve equations, given their Cholesky factor; cho_solve is slower for few equations."""
     return lapack.dpotrs(factor, right)[0]
 
 

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._typing import FloatArray
-from .main_effects import Effects, Pooled, fit_effects, ridge
-from .theta import LowRank, low_rank_at, squared_distance
+from .main_effects import Pooled, fit_effects, ridge
+from .theta import Effects, LowRank, low_rank_at, squared_distance
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60
 # For smaller changes of θ, ψ is quadratic up to rounding.
-_SMALL_CHANGE = 1e-4
+_NEARLY_QUADRATIC = 1e-4
 # A change of Θ by a smaller share of its norm is rounding.
 _ROUNDING = 1e-13
 # Relative rounding of the test of η: for Gaussian cells, the largest η meets it with equality.
-_TIE = 1e-9
+_EQUALITY = 1e-9
 # Largest η, so that η and its square do not overflow: if means tend to 0, as for zeros without a
 # penalty, the curvature does not bound it.
-_LONGEST = 1e100
+_LARGEST_STEP = 1e100
 
 
 class Iterate(NamedTuple):
@@ -49,7 +49,7 @@ class Iterate(NamedTuple):
     factor: FloatArray | None
 
 
-class Move(NamedTuple):
+class ProximalStep(NamedTuple):
     """Result of a proximal step, before the effects are updated.
 
     Attributes
@@ -81,10 +81,7 @@ def with_optimal_effects(
     effects: Effects,
     factor: FloatArray | None = None,
 ) -> Iterate:
-    """Iterate of a low-rank part and the corresponding optimal effects.
-
-    ``effects`` are the starting point of the search, ``factor`` is from an earlier search.
-    """
+    """Iterate of a low-rank part and its optimal effects, searched from the given ones."""
     effects, theta, factor = fit_effects(pooled, low_rank_values, effects, factor)
     return Iterate(low_rank, low_rank_values, effects, theta, factor)
 
@@ -103,7 +100,7 @@ def extrapolate(iterate: Iterate, previous: Iterate, momentum: float) -> Iterate
     Solving for the effects here would not save rounds: this is done after the step.
     """
     now, last = iterate.low_rank, previous.low_rank
-    beyond = LowRank(
+    low_rank = LowRank(
         np.hstack([now.left, last.left]),
         np.concatenate([(1 + momentum) * now.singular_values, -momentum * last.singular_values]),
         np.hstack([now.right, last.right]),
@@ -113,7 +110,7 @@ def extrapolate(iterate: Iterate, previous: Iterate, momentum: float) -> Iterate
         return (1 + momentum) * one - momentum * other
 
     return Iterate(
-        beyond,
+        low_rank,
         extrapolated(iterate.low_rank_values, previous.low_rank_values),
         Effects._make(map(extrapolated, iterate.effects, previous.effects)),
         extrapolated(iterate.theta, previous.theta),
@@ -128,38 +125,22 @@ def proximal_step(
     step_size: float,
     natural_step: float,
     block: FloatArray | None,
-) -> Move | None:
+) -> ProximalStep | None:
     """``Θ⁺ = SVT_{γηλ}(Θ + γη W)``; η is halved until the curvature allows it.
 
     η is allowed if the loss at Θ⁺ is below its tangent plus ``||Θ⁺ - Θ||² / (2η)``. The height of
     the loss above its tangent only depends on ψ and N, so that noise in W does not affect this
-    test. A change that is rounding is always allowed.
-
-    Parameters
-    ----------
-    pooled : Pooled
-    origin : Iterate
-    sums : ndarray of shape (n_observed,)
-        Sums of the observations, as estimated by the server.
-    step_size : float
-        γ.
-    natural_step : float
-        Largest η.
-    block : ndarray or None
-        Approximate right singular vectors.
-
-    Returns
-    -------
-    move : Move or None
-        None if no step was short enough.
+    test. A change that is rounding is always allowed. ``sums`` are the observed cells' sums as the
+    server estimates them, ``step_size`` is γ, ``natural_step`` the largest η. None if no step was
+    short enough.
     """
     support, family = pooled.support, pooled.family
     mean, log_partition = family.mean(origin.theta), family.log_partition(origin.theta)
     residual = sums - support.counts * mean
-    natural_step = min(natural_step, _LONGEST)
+    natural_step = min(natural_step, _LARGEST_STEP)
     for halvings in range(MAX_HALVINGS):
         length = step_size * natural_step
-        low_rank, after = threshold_singular_values(
+        low_rank, next_block = threshold_singular_values(
             origin.low_rank,
             support.matrix(length * residual),
             length * pooled.penalty,
@@ -169,13 +150,13 @@ def proximal_step(
         values = low_rank_at(low_rank, support.rows, support.columns)
         sq_distance = squared_distance(low_rank, origin.low_rank)
         if sq_distance < _squared_rounding(low_rank):
-            return Move(low_rank, values, natural_step, after, 0.0, halvings)
+            return ProximalStep(low_rank, values, natural_step, next_block, 0.0, halvings)
         change = values - origin.low_rank_values
-        above = _above_tangent(pooled, origin.theta, mean, log_partition, change)
-        if 2 * natural_step * above <= (1 + _TIE) * sq_distance:
+        height = _above_tangent(pooled, origin.theta, mean, log_partition, change)
+        if 2 * natural_step * height <= (1 + _EQUALITY) * sq_distance:
             # A user's step function may return steps whose square underflows.
             sq_norm = sq_distance / length**2 if length**2 else np.nan
-            return Move(low_rank, values, natural_step, after, sq_norm, halvings)
+            return ProximalStep(low_rank, values, natural_step, next_block, sq_norm, halvings)
         natural_step = natural_step / 2
     return None
 
@@ -197,7 +178,7 @@ def _above_tangent(
     family = pooled.family
     # The difference of squares of large numbers would be dominated by rounding errors.
     is_parabola = family.log_variance_slope == 0
-    if is_parabola or np.abs(change).max(initial=0) < _SMALL_CHANGE:
+    if is_parabola or np.abs(change).max(initial=0) < _NEARLY_QUADRATIC:
         height = 0.5 * family.variance(theta) * change**2
     else:
         height = family.log_partition(theta + change) - log_partition - mean * change

@@ -25,7 +25,7 @@ from .theta import Cells, products
 _BLOCK = 2**18
 # Relative increase of the curvature: without a penalty, there are directions without curvature if a
 # row has fewer cells than coefficients. This only affects the steps, not the objective.
-_FLOOR = 1e-12
+_LEAST_CURVATURE = 1e-12
 # A row has converged when each derivative of its objective is at most this share of Σ_l counts_l (1
 # + |values_l|) |x_l|, where x is the column's factor, or 1 for the effect.
 _TOLERANCE = 1e-10
@@ -33,7 +33,7 @@ _SUFFICIENT_DECREASE = 1e-4
 _MAX_TRIALS = 30
 # For a quadratic objective, Newton's step gains half of the decrease predicted by the initial
 # slope. If a step gains more than this share, a longer one is tried.
-_STRAIGHT = 0.6
+_NEARLY_LINEAR = 0.6
 # Relative rounding of a row's objective.
 _ROUNDING = 1e-14
 
@@ -70,22 +70,22 @@ class _Regressions(NamedTuple):
     def n_rows(self) -> int:
         return len(self.starts) - 1
 
-    def to_cells(self, of_rows: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    def repeat_for_cells(self, row_values: NDArray[_Scalar]) -> NDArray[_Scalar]:
         """Values of rows, repeated for each of their cells."""
-        return np.repeat(of_rows, np.diff(self.starts), axis=0)
+        return np.repeat(row_values, np.diff(self.starts), axis=0)
 
-    def sums(self, of_cells: FloatArray) -> FloatArray:
+    def sums(self, cell_values: FloatArray) -> FloatArray:
         """Sums over the cells of each row."""
-        return np.add.reduceat(of_cells, self.starts[:-1])
+        return np.add.reduceat(cell_values, self.starts[:-1])
 
-    def column_sums(self, of_cells: FloatArray, of_columns: FloatArray) -> FloatArray:
-        """Σ_l of_cells_jl of_columns_l for each row j, shape (n_rows, of_columns.shape[1])."""
-        shape = self.n_rows, len(of_columns)
-        return csr_array((of_cells, self.columns, self.starts), shape=shape) @ of_columns
+    def column_sums(self, cell_values: FloatArray, column_values: FloatArray) -> FloatArray:
+        """Σ_l cell_values_jl column_values_l for each row j, shape (n_rows, n_values)."""
+        shape = self.n_rows, len(column_values)
+        return csr_array((cell_values, self.columns, self.starts), shape=shape) @ column_values
 
     def select(self, kept: BoolArray) -> _Regressions:
         """The rows marked by a boolean array."""
-        cells = self.to_cells(kept)
+        cells = self.repeat_for_cells(kept)
         return self._replace(
             starts=offsets_of(np.diff(self.starts)[kept]),
             columns=self.columns[cells],
@@ -114,40 +114,11 @@ def fit_rows(
     ``Σ_l counts_l (ψ(θ_l) - values_l θ_l) + penalty/2 ‖f‖² + ridge/2 e²`` with
     ``θ_l = offset_columns_l + e + <f, column_factors_l>``
 
-    is minimised over e and f; the sum runs over the observed cells of the row. If the minimum is
-    not unique (no penalty, and fewer cells than coefficients), a small solution is returned. If it
-    is at infinity (only presences), θ stops where the gradient is negligible.
-
-    Parameters
-    ----------
-    cells : Cells
-        Or any object with these attributes.
-    n_rows : int
-    offset_columns : ndarray of shape (n_columns,)
-        θ of a row with effect and factor 0.
-    column_factors : ndarray of shape (n_columns, rank)
-    penalty : float
-        Penalty on the squared norm of the factor.
-    family : Family
-    row_effects : bool
-        Whether to fit row effects; otherwise, they are 0.
-    ridge : float
-        Penalty on the squared effect.
-    max_iter : int, default=200
-        Maximum number of Newton steps. Rows need about twenty at most, except with extremely large
-        counts. A row that has not converged by then keeps its current values; each step has
-        decreased its objective.
-
-    Returns
-    -------
-    effects : ndarray of shape (n_rows,)
-    factors : ndarray of shape (n_rows, rank)
-        Rows without observed cells have zeros in both.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If rows have not converged after ``max_iter`` steps.
+    is minimised over e (0 unless ``row_effects``) and f; the sum runs over the observed cells of
+    the row. If the minimum is not unique (no penalty, and fewer cells than coefficients), a small
+    solution is returned. If it is at infinity (only presences), θ stops where the gradient is
+    negligible. Rows need about twenty of the ``max_iter`` Newton steps, except with extremely large
+    counts. Rows without observed cells have zeros.
     """
     design, penalties = _design(column_factors, penalty, row_effects, ridge)
     coefficients = np.zeros((n_rows, len(penalties)))
@@ -236,12 +207,12 @@ def _minimise(regressions: _Regressions, max_iter: int) -> tuple[FloatArray, int
         regressions = regressions._replace(theta=theta)
         gradient = _gradient(regressions, coefficients[active])
         # Stop if the predicted decrease is no larger than rounding errors.
-        going_on = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
-        if not going_on.any():
+        is_active = (np.abs(gradient) > tolerance).any(axis=1) & (decrease > rounding)
+        if not is_active.any():
             return coefficients, 0
-        if not going_on.all():
-            active, regressions = active[going_on], regressions.select(going_on)
-            gradient, tolerance = gradient[going_on], tolerance[going_on]
+        if not is_active.all():
+            active, regressions = active[is_active], regressions.select(is_active)
+            gradient, tolerance = gradient[is_active], tolerance[is_active]
     return coefficients, len(active)
 
 
@@ -271,7 +242,9 @@ def _hessian(regressions: _Regressions) -> FloatArray:
     squares = np.where(squares > 0, squares, 1.0)
     diagonal = np.arange(n_coefficients)
     curvature = hessian[:, diagonal, diagonal]
-    hessian[:, diagonal, diagonal] += regressions.penalties + _FLOOR * (curvature + squares)
+    hessian[:, diagonal, diagonal] += regressions.penalties + _LEAST_CURVATURE * (
+        curvature + squares
+    )
     return hessian
 
 
@@ -305,40 +278,35 @@ def _line_search(
     decrease: FloatArray,
     rounding: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Share of Newton's step to take for each row.
+    """Share of Newton's step to take for each row (0 if none decreases the objective), and θ then.
 
     Each row starts with a safe share, see `safe_share`. A step is doubled while this helps; one
     that does not decrease the objective, due to rounding, is halved.
-
-    Returns
-    -------
-    lengths : ndarray of shape (n_rows,)
-        Share of the direction to take; 0 if no share decreases the objective.
-    theta : ndarray of shape (n_cells,)
-        θ afterwards.
     """
     family, columns = regressions.family, regressions.columns
-    rows_of_cells = regressions.to_cells(np.arange(regressions.n_rows))
+    rows_of_cells = regressions.repeat_for_cells(np.arange(regressions.n_rows))
     change_of_theta = products(direction, regressions.design, rows_of_cells, columns)
     reach = np.maximum.reduceat(np.abs(change_of_theta), regressions.starts[:-1])
     lengths, best = np.zeros(regressions.n_rows), np.full(regressions.n_rows, np.inf)
-    searching, searched, change = np.arange(regressions.n_rows), regressions, change_of_theta
+    active, active_regressions, change = np.arange(regressions.n_rows), regressions, change_of_theta
     trial = safe_share(family, reach)
     for _ in range(_MAX_TRIALS):
-        slope, square = penalty_along[:, searching]
-        objective_change = _change_of_loss(searched, searched.to_cells(trial) * change)
+        slope, square = penalty_along[:, active]
+        objective_change = _change_of_loss(
+            active_regressions, active_regressions.repeat_for_cells(trial) * change
+        )
         objective_change += trial * slope + trial**2 * square
-        promised, unsure = trial * decrease[searching], rounding[searching]
-        better = objective_change <= unsure - _SUFFICIENT_DECREASE * promised
-        better &= objective_change < best[searching]
-        lengths[searching[better]] = trial[better]
-        best[searching[better]] = objective_change[better]
-        doubled = better & (objective_change < -_STRAIGHT * promised - unsure)
-        going_on = doubled | (lengths[searching] == 0)
-        if not going_on.any():
+        predicted, tolerance = trial * decrease[active], rounding[active]
+        better = objective_change <= tolerance - _SUFFICIENT_DECREASE * predicted
+        better &= objective_change < best[active]
+        lengths[active[better]] = trial[better]
+        best[active[better]] = objective_change[better]
+        doubled = better & (objective_change < -_NEARLY_LINEAR * predicted - tolerance)
+        is_active = doubled | (lengths[active] == 0)
+        if not is_active.any():
             break
-        trial = np.where(doubled, 2 * trial, trial / 2)[going_on]
-        if not going_on.all():
-            change = change[searched.to_cells(going_on)]
-            searching, searched = searching[going_on], searched.select(going_on)
-    return lengths, regressions.theta + regressions.to_cells(lengths) * change_of_theta
+        trial = np.where(doubled, 2 * trial, trial / 2)[is_active]
+        if not is_active.all():
+            change = change[active_regressions.repeat_for_cells(is_active)]
+            active, active_regressions = active[is_active], active_regressions.select(is_active)
+    return lengths, regressions.theta + regressions.repeat_for_cells(lengths) * change_of_theta

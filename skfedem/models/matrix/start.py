@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..._cells import distinct_cells
 from ..._federation import Federation, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
 from ..._input.cells import CellData
@@ -17,11 +16,11 @@ from ..._parameters import is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, StepSize
 from .._base import Start
 from .families import FAMILIES
-from .low_rank import LowRankModel, Point
-from .main_effects import Effects, Pooled, Support
+from .low_rank import LowRankModel, ServerIterate
+from .main_effects import Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
-from .theta import Cells, Theta, low_rank_at, relative_cells, zero_low_rank
-from .thresholding import block_to_find
+from .theta import Cells, Effects, Theta, low_rank_at, relative_cells, zero_low_rank
+from .thresholding import unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
 # the curvature at the start allows, because halving it is cheap.
@@ -41,7 +40,8 @@ def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation
     if client_weights == "uniform":
         weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
         weights /= weights.sum()
-    return Federation(relative_cells(data), offsets, weights)
+    cells = relative_cells(data).with_positions(data.shape[1])
+    return Federation(cells, offsets, weights)
 
 
 class MatrixEstimator(Protocol):
@@ -64,21 +64,7 @@ def low_rank_model(
     """Model of the clients' cells, from their messages before the first round.
 
     These contain which cells they observed and how often, and the row sums and column sums of their
-    observations.
-
-    Parameters
-    ----------
-    estimator : MatrixEstimator
-    federation : Federation
-        Its rows are ``Cells``.
-    shape : tuple of two int
-        Shape of the matrix.
-    log_base_measures : ndarray of shape (n_clients,)
-        Sum of ``log ρ(y)`` over each client's observations; nats.
-
-    Returns
-    -------
-    model : LowRankModel
+    observations. ``log_base_measures`` has the sum of ``log ρ(y)`` over each client's, in nats.
     """
     cells, lengths = federation.rows, federation.lengths
     # Weight of a client's observation in the pooled objective, which is 1 on average.
@@ -86,8 +72,8 @@ def low_rank_model(
     scale = cells.counts.sum() / float(np.repeat(shares, lengths) @ cells.counts)
     shares = scale * shares
     counts = cells.counts * np.repeat(shares, lengths)
-    support, positions = _support(cells, counts, shape)
-    sums: Any = np.bincount(positions, counts * cells.values)
+    support = _support(cells, counts, cells.positions, shape)
+    sums: Any = np.bincount(cells.positions, counts * cells.values)
     pooled = Pooled(
         support,
         support.margins(sums),
@@ -98,18 +84,20 @@ def low_rank_model(
         effects_penalty=estimator.effects_penalty,
     )
     log_base_measure = float(shares @ log_base_measures)
-    return LowRankModel(pooled, positions, scale, log_base_measure, is_auto(estimator.step_size))
+    return LowRankModel(pooled, scale, log_base_measure, is_auto(estimator.step_size))
 
 
-def _support(cells: Cells, counts: FloatArray, shape: tuple[int, int]) -> tuple[Support, IntArray]:
-    """Distinct cells with the sums of their counts, and the index of each given cell in them."""
+def _support(
+    cells: Cells, counts: FloatArray, positions: IntArray, shape: tuple[int, int]
+) -> Support:
+    """Distinct cells with the sums of their counts."""
     n_rows, n_columns = shape
-    rows, columns, positions = distinct_cells(cells.rows, cells.columns, n_columns)
-    rows, columns = rows.astype(np.int32), columns.astype(np.int32)
     sums_of_counts: Any = np.bincount(positions, counts)
+    rows, columns = np.empty((2, len(sums_of_counts)), dtype=np.int32)
+    rows[positions], columns[positions] = cells.rows, cells.columns
     # Sparse arrays convert their indices to one type.
     index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
-    support = Support(
+    return Support(
         rows=rows,
         columns=columns,
         counts=sums_of_counts,
@@ -120,35 +108,34 @@ def _support(cells: Cells, counts: FloatArray, shape: tuple[int, int]) -> tuple[
         ),
         shape=shape,
     )
-    return support, positions
 
 
 def start_run(model: LowRankModel, federation: Federation, theta: Theta | None = None) -> Start:
     """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
-    effects, low_rank = theta or _mean_alone(pooled)
+    effects, low_rank = theta or _intercept_only(pooled)
     values = low_rank_at(low_rank, support.rows, support.columns)
     iterate = with_optimal_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
     if family.max_variance is None:
         natural_step *= _FIRST_STEP
-    point = Point(
+    point = ServerIterate(
         iterate=iterate,
         previous=iterate,
         momentum=1.0,
         natural_step=natural_step,
         sums=support.counts * family.mean(iterate.theta),
-        block=block_to_find(low_rank, pooled.rank),
+        block=unset_block(low_rank, pooled.rank),
     )
     return Start(
         point,
         model.maximization(point),
-        uplink_bits=_start_bits(federation, support.shape, pooled.effects),
+        uplink_bits=_setup_bits(federation, support.shape, pooled.effects),
     )
 
 
-def _mean_alone(pooled: Pooled) -> Theta:
+def _intercept_only(pooled: Pooled) -> Theta:
     """θ with the mean of all observations as intercept, and everything else 0."""
     family, n_observations = pooled.family, pooled.support.counts.sum()
     # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
@@ -169,12 +156,12 @@ def start_again(
     θ lacks the parts that the model no longer has. ``server`` is the final state of the earlier
     fit; it already knows the cells, so that nothing is sent.
     """
-    if _same_steps(model, before):
+    if _takes_same_steps(model, before):
         return Start(server.statistics, server.parameters)
     return start_run(model, federation, theta)._replace(uplink_bits=0)
 
 
-def _same_steps(one: LowRankModel, other: LowRankModel) -> bool:
+def _takes_same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     """Whether two models of the same observations take the same steps."""
     given: dict[str, Any] = {"support": None, "margins": None, "family": None}
     return (
@@ -184,7 +171,7 @@ def _same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     )
 
 
-def _start_bits(federation: Federation, shape: tuple[int, int], effects: EffectsName) -> int:
+def _setup_bits(federation: Federation, shape: tuple[int, int], effects: EffectsName) -> int:
     """Bits of the first messages: indices of cells, counts in 7-bit bytes, margins as doubles."""
     n_rows, n_columns = shape
     cells = federation.rows

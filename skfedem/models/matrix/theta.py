@@ -7,18 +7,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._cells import distinct_cells
 from ..._input.cells import CellData
 from ..._typing import FloatArray, IntArray
-from .main_effects import Effects
 
-# Numbers of each factor that are gathered at once. They fit into the cache and take less than 128
-# KiB; for more, the C library may request new pages each time, which is much slower.
-_GATHERED = 15_000
-# If this share of a matrix's entries is needed, computing all of them is faster than gathering, up
-# to this number of entries.
-_LARGE_SHARE, _MOST_ENTRIES = 0.1, 2**20
-# Cells of a dense matrix that are computed at once.
-_COMPUTED_TOGETHER = 2**18
+
+class Sizes(NamedTuple):
+    """Sizes for speed, see examples/benchmarks/imputation_speed.py.
+
+    Attributes
+    ----------
+    gathered : int
+        Numbers of each factor that are gathered at once. They fit into the cache and take less than
+        128 KiB; for more, the C library may request new pages each time, which is much slower.
+    dense_share, dense_entries : float, int
+        If this share of a matrix's entries is needed, computing all of them is faster than
+        gathering, up to this number of entries.
+    block_entries : int
+        Entries of a dense matrix that are computed at once.
+    """
+
+    gathered: int = 15_000
+    dense_share: float = 0.1
+    dense_entries: int = 2**20
+    block_entries: int = 2**18
+
+
+_SIZES = Sizes()
 
 
 class Cells(NamedTuple):
@@ -31,16 +46,36 @@ class Cells(NamedTuple):
         Mean of the observations of a cell, by one client or by all.
     counts : ndarray of shape (n_cells,)
         Number of these observations.
+    positions : ndarray of int, shape (n_cells,), default=None
+        Index of each cell among the distinct observed cells of all clients, which are in row-major
+        order. Only the rows of a federation have it.
     """
 
     rows: IntArray
     columns: IntArray
     values: FloatArray
     counts: FloatArray
+    positions: IntArray | None = None
 
     def take(self, index: NDArray[Any] | slice) -> Cells:
         """Some of the cells."""
-        return Cells._make(column[index] for column in self)
+        return Cells._make(None if column is None else column[index] for column in self)
+
+    def with_positions(self, n_columns: int) -> Cells:
+        """The cells of all clients, with their positions."""
+        return self._replace(positions=distinct_cells(self.rows, self.columns, n_columns)[2])
+
+
+class Effects(NamedTuple):
+    """Intercept, row effects and column effects; the effects sum to 0."""
+
+    intercept: float
+    rows: FloatArray
+    columns: FloatArray
+
+    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """Their sum at some cells."""
+        return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
 
 class LowRank(NamedTuple):
@@ -88,11 +123,11 @@ def zero_low_rank(shape: tuple[int, int]) -> LowRank:
 def products(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
     """Entries of ``left @ right.T`` at some cells."""
     n_entries = len(left) * len(right)
-    if n_entries <= _MOST_ENTRIES and len(rows) >= _LARGE_SHARE * n_entries:
+    if n_entries <= _SIZES.dense_entries and len(rows) >= _SIZES.dense_share * n_entries:
         return (left @ right.T)[rows, columns]
     values = np.empty(len(rows))
     left, right = map(np.ascontiguousarray, (left, right))  # or `take` would copy them each time
-    block_cells = 1 + _GATHERED // (1 + left.shape[1])
+    block_cells = 1 + _SIZES.gathered // (1 + left.shape[1])
     for first in range(0, len(rows), block_cells):
         block = slice(first, first + block_cells)
         values[block] = np.einsum(
@@ -118,15 +153,15 @@ def dense(
     effects, low_rank = theta
     scaled = low_rank.left[rows] * low_rank.singular_values
     natural = scaled @ low_rank.right[columns].T
-    of_rows, of_columns = effects.rows[rows], effects.columns[columns]
-    for own in in_parts(natural):
-        natural[own] += of_rows[own, None] + of_columns + effects.intercept
+    row_effects, column_effects = effects.rows[rows], effects.columns[columns]
+    for block in row_blocks(natural):
+        natural[block] += row_effects[block, None] + column_effects + effects.intercept
     return natural
 
 
-def in_parts(matrix: FloatArray) -> list[slice]:
+def row_blocks(matrix: FloatArray) -> list[slice]:
     """Slices of a few rows each, so that temporary arrays are small beside a dense matrix."""
-    n_rows = max(1, _COMPUTED_TOGETHER // max(1, matrix.shape[1]))
+    n_rows = max(1, _SIZES.block_entries // max(1, matrix.shape[1]))
     return [slice(first, first + n_rows) for first in range(0, len(matrix), n_rows)]
 
 
@@ -137,8 +172,10 @@ def squared_distance(one: LowRank, other: LowRank) -> float:
     orthonormal columns, and the rest; for nearly equal matrices, expanding the square would lose
     all digits to cancellation.
     """
-    turn = other.right.T @ one.right
-    within = one.left * one.singular_values - other.left @ (other.singular_values[:, None] * turn)
-    beyond = (other.right - one.right @ turn.T) * other.singular_values
+    rotation = other.right.T @ one.right
+    projected = one.left * one.singular_values - other.left @ (
+        other.singular_values[:, None] * rotation
+    )
+    orthogonal = (other.right - one.right @ rotation.T) * other.singular_values
     gram = other.left.T @ other.left
-    return float(np.vdot(within, within) + np.vdot(beyond @ gram, beyond))
+    return float(np.vdot(projected, projected) + np.vdot(orthogonal @ gram, orthogonal))

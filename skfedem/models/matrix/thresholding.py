@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
@@ -11,19 +13,38 @@ from ..._compat import dominant_eigenvectors
 from ..._typing import FloatArray
 from .theta import LowRank, zero_low_rank
 
-# Spare columns beyond the rank, for directions that may enter next.
-_SPARE = 5
-# If the rank is larger, only this many directions are tracked, or slightly more than exceeded the
-# threshold if that is more: without a bound on the rank, few directions exceed it in the end. With
-# a quarter more, one pass per round suffices for directions near the threshold. But while all
-# tracked directions exceed it, as after the penalty was lowered, most of them are noise, which
-# vanishes only slowly: then a twentieth more are tracked.
-_ROOM = 32
-_QUARTER, _TWENTIETH = 4, 20
-# Share of random directions that is mixed into the spare columns.
-_STIRRED = 0.01
 _ROUNDING = 1e-12
-_POWER_ITERATIONS = 30
+
+
+class BlockIteration(NamedTuple):
+    """Settings of block power iteration.
+
+    Attributes
+    ----------
+    oversampling : int
+        Spare columns beyond the rank, for directions that may enter next.
+    least_tracked : int
+        If the rank is larger, only this many directions are tracked, or slightly more than exceeded
+        the threshold if that is more: without a bound on the rank, few exceed it in the end.
+    extra, extra_if_all : int
+        Divisors of the number of these further directions. With a quarter more, one pass per round
+        suffices for directions near the threshold. But while all tracked directions exceed it, as
+        after the penalty was lowered, most of them are noise, which vanishes slowly.
+    noise : float
+        Share of random directions that is mixed into the spare columns.
+    n_iter : int
+        Iterations if ARPACK fails.
+    """
+
+    oversampling: int = 5
+    least_tracked: int = 32
+    extra: int = 4
+    extra_if_all: int = 20
+    noise: float = 0.01
+    n_iter: int = 30
+
+
+_BLOCK = BlockIteration()
 
 
 def threshold_singular_values(
@@ -35,27 +56,11 @@ def threshold_singular_values(
 ) -> tuple[LowRank, FloatArray | None]:
     """``SVT(low_rank + matrix)``: singular values shrunk by the threshold, cut to a rank.
 
-    Given the dominant right singular vectors of a nearly equal matrix, one pass of block power
-    iteration suffices. Without them, ARPACK iterates to convergence. Between calls, the number of
-    these vectors is adapted to the number of singular values above the threshold.
-
-    Parameters
-    ----------
-    low_rank : LowRank
-        Its factors need not be orthonormal, nor its singular values positive.
-    matrix : sparse array or ndarray of shape (n_rows, n_columns)
-    threshold : float
-    rank : int
-        Largest rank of the result.
-    block : ndarray of shape (n_columns, m), default=None
-        Approximate right singular vectors. None computes as many as ``rank`` requires, an array of
-        shape (0, m) computes m of them.
-
-    Returns
-    -------
-    thresholded : LowRank
-    block : ndarray of shape (n_columns, m), or None
-        For the next call; the given one if both matrices are 0.
+    Given ``block``, the dominant right singular vectors of a nearly equal matrix, one pass of block
+    power iteration suffices. Without them, ARPACK iterates to convergence: None computes as many as
+    ``rank`` requires, an array of shape (0, m) computes m. The second result is the block for the
+    next call, its number adapted to that of the singular values above the threshold. The factors of
+    ``low_rank`` need not be orthonormal, nor its singular values positive.
     """
     if not (np.any(matrix.data) or low_rank.singular_values.any()):
         return zero_low_rank(matrix.shape), block
@@ -69,7 +74,7 @@ def threshold_singular_values(
         return transposed @ vectors + low_rank.right @ (scaled.T @ vectors)
 
     if block is None or len(block) == 0:
-        size = min(rank + _SPARE, *matrix.shape) if block is None else block.shape[1]
+        size = min(rank + _BLOCK.oversampling, *matrix.shape) if block is None else block.shape[1]
         operator = LinearOperator(matrix.shape, times, transposed_times, dtype=np.float64)
         block = _dominant_directions(operator, size)
     left = orthonormal(times(block))
@@ -80,14 +85,16 @@ def threshold_singular_values(
     return thresholded, _next_block(matrix.shape, block, singular_values, len(kept), rank)
 
 
-def block_to_find(low_rank: LowRank, rank: int) -> FloatArray:
+def unset_block(low_rank: LowRank, rank: int) -> FloatArray:
     """Array of shape (0, m), with which ``threshold_singular_values`` computes m directions.
 
     Random directions would not suffice. With many similar singular values, a single pass
     underestimates those just above the threshold, and a fit without any factors for some rounds
     would be taken for converged.
     """
-    size = _n_followed(rank, len(low_rank.singular_values), _TWENTIETH) + _SPARE
+    size = (
+        _n_tracked(rank, len(low_rank.singular_values), _BLOCK.extra_if_all) + _BLOCK.oversampling
+    )
     return np.empty((0, min(size, len(low_rank.left), len(low_rank.right))))
 
 
@@ -96,20 +103,20 @@ def _next_block(
 ) -> FloatArray:
     """Right singular vectors for the next call, their number adapted to that of those kept."""
     # The vectors of zero singular values are arbitrary: they are replaced by noise.
-    found = singular_values > _ROUNDING * singular_values[0]
+    nonzero = singular_values > _ROUNDING * singular_values[0]
     are_all_kept = n_kept == len(singular_values)
-    followed = _n_followed(rank, n_kept, _TWENTIETH if are_all_kept else _QUARTER)
-    size = min(followed + _SPARE, *shape)
+    n_tracked = _n_tracked(rank, n_kept, _BLOCK.extra_if_all if are_all_kept else _BLOCK.extra)
+    size = min(n_tracked + _BLOCK.oversampling, *shape)
     next_block = np.zeros((len(block), size))
-    next_block[:, : len(found)] = (block * found)[:, :size]
-    return _with_spares_stirred(next_block, min(followed, int(np.count_nonzero(found))))
+    next_block[:, : len(nonzero)] = (block * nonzero)[:, :size]
+    return _with_noisy_spares(next_block, min(n_tracked, int(np.count_nonzero(nonzero))))
 
 
-def _n_followed(rank: int, n_kept: int, part: int) -> int:
-    return min(rank, max(_ROOM, n_kept + n_kept // part))
+def _n_tracked(rank: int, n_kept: int, part: int) -> int:
+    return min(rank, max(_BLOCK.least_tracked, n_kept + n_kept // part))
 
 
-def _with_spares_stirred(block: FloatArray, rank: int) -> FloatArray:
+def _with_noisy_spares(block: FloatArray, rank: int) -> FloatArray:
     """Singular vectors, with some noise added to the spare columns.
 
     Power iteration stays within the blocks of a block-diagonal matrix that its vectors cover:
@@ -121,7 +128,7 @@ def _with_spares_stirred(block: FloatArray, rank: int) -> FloatArray:
     # vectors are rotated towards the noise. SciPy's ``orthogonal_procrustes`` is slow for so few.
     left, _, right = np.linalg.svd(spare.T @ noise)
     turned = spare @ left @ right
-    return np.hstack([block[:, :rank], turned + _STIRRED / np.sqrt(len(block)) * noise])
+    return np.hstack([block[:, :rank], turned + _BLOCK.noise / np.sqrt(len(block)) * noise])
 
 
 def _dominant_directions(matrix: LinearOperator, size: int) -> FloatArray:
@@ -140,7 +147,7 @@ def _dominant_directions(matrix: LinearOperator, size: int) -> FloatArray:
         # Either many singular values are similar, so that any of their directions will do, or
         # squares underflow.
         block = generator.standard_normal((matrix.shape[1], size))
-        for _ in range(_POWER_ITERATIONS):
+        for _ in range(_BLOCK.n_iter):
             block = orthonormal(matrix.T @ orthonormal(matrix @ block))
         return block
     return orthonormal(matrix.T @ vectors) if wide else vectors

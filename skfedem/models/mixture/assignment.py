@@ -1,26 +1,23 @@
-"""Initial assignments of rows to components, and their cost in bits."""
+"""Initial assignments of rows to components, and what clients send for them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from ... import _random
-from ..._federation import Federation, owners_of, read
-from ..._history import FLOAT_BITS
+from ..._federation import ClientRows, Federation, SetUp, offsets_of, owners_of
 from ..._rows import take_rows
 from ..._typing import FloatArray, InitParams, IntArray
+from . import messages
 from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
-from .units import ROUNDING
 
 # Most clients that cluster their rows for init_params="kmeans"; more would add little.
 _LARGEST_COHORT = 128
@@ -42,17 +39,17 @@ _BLEND = 0.01
 
 def assign(
     model: GaussianMixtureModel,
-    federation: Federation,
+    clients: SetUp,
     init_params: InitParams,
     means: FloatArray | None,
     seed: int,
-) -> tuple[FloatArray, int, int]:
-    """Initial assignment of rows to components.
+) -> FloatArray:
+    """Initial statistics, from an assignment of rows to components.
 
     Parameters
     ----------
     model : GaussianMixtureModel
-    federation : Federation
+    clients : SetUp
     init_params : {"kmeans", "k-means++", "random_from_data", "random"}
         Method that finds centres, to the nearest of which rows are assigned; or "random", for
         random posterior probabilities.
@@ -63,60 +60,13 @@ def assign(
     Returns
     -------
     statistics : ndarray of shape (n_statistics,)
-    uplink_bits, downlink_bits : int
-        Bits sent and received by all clients.
     """
-    uplink, downlink = FLOAT_BITS * federation.n_clients * model.n_statistics, 0
     if means is None and init_params == "random":
-        statistics = _random_statistics(model, federation, seed)
+        statistics = clients.mean(messages.random_statistics, model, seed)
     else:
-        if means is None:
-            means, n_up, n_down = _CENTERS[init_params](model, federation, seed)
-            uplink, downlink = uplink + FLOAT_BITS * n_up, FLOAT_BITS * n_down
-        statistics = pooled_statistics(model, federation, partial(sums_of_nearest, model, means))
-        downlink += FLOAT_BITS * federation.n_clients * means.size
-    return _without_empty(model, statistics), uplink, downlink
-
-
-def pooled_statistics(
-    model: GaussianMixtureModel,
-    federation: Federation,
-    sums: Callable[[NDArray[Any], IntArray, FloatArray | None], FloatArray],
-) -> FloatArray:
-    """Σ_i w_i of the mean statistics of client i's rows.
-
-    ``sums(rows, lengths, sample_weight)`` gives sums over each client's rows, of shape (n_clients,
-    n_statistics).
-    """
-    statistics = np.zeros(model.n_statistics)
-    row_weights = federation.row_weights
-    every = np.arange(federation.n_clients)
-    for group, rows, lengths, weights in read(federation, every, model.block_rows):
-        statistics += row_weights[group] @ sums(rows, lengths, weights)
-    return statistics
-
-
-def sums_of_nearest(
-    model: GaussianMixtureModel,
-    centers: FloatArray,
-    rows: NDArray[Any],
-    lengths: IntArray,
-    sample_weight: FloatArray | None = None,
-) -> FloatArray:
-    """Sums over each client's rows of the statistics of a hard assignment.
-
-    Each row is assigned to the nearest of ``centers`` (n_components, n_features).
-    """
-    # Relative to the median of the centres: otherwise, a large common offset would cost digits of
-    # the differences.
-    middle = np.median(centers, axis=0)
-    apart, offsets = rows - middle, centers - middle
-    likeness = apart @ offsets.T - 0.5 * np.square(offsets).sum(axis=1)
-    # The first of the centres that are equally near up to rounding.
-    rounding = ROUNDING * (np.abs(apart) @ np.abs(offsets).T + np.square(offsets).sum(axis=1))
-    closest = (likeness + rounding >= (likeness - rounding).max(axis=1, keepdims=True)).argmax(1)
-    posterior = np.equal(closest, np.arange(model.n_components)[:, None]).astype(float)
-    return model.assigned(posterior, model.features(rows), lengths, sample_weight)
+        centers = _CENTERS[init_params](model, clients, seed) if means is None else means
+        statistics = clients.mean(messages.statistics_of_nearest, model, centers)
+    return _without_empty(model, statistics)
 
 
 def _without_empty(model: GaussianMixtureModel, statistics: FloatArray) -> FloatArray:
@@ -127,70 +77,56 @@ def _without_empty(model: GaussianMixtureModel, statistics: FloatArray) -> Float
     return ((1 - _BLEND) * table + _BLEND * table.mean(axis=0)).ravel()
 
 
-def _random_statistics(
-    model: GaussianMixtureModel, federation: Federation, seed: int
-) -> FloatArray:
-    """Statistics under posterior probabilities that each client draws for its own rows."""
-    statistics = np.zeros(model.n_statistics)
-    row_weights = federation.row_weights
-    size, every = model.n_components, np.arange(federation.n_clients)
-    source, current = _random.generator(seed, _random.INITIALISATION), 0
-    for group, rows, lengths, weights in read(federation, every, model.block_rows):
-        posterior, first = np.empty((size, len(rows))), 0
-        for client, length in enumerate(lengths.tolist(), group.start):
-            # Each client owns 2**32 numbers. Rows of a large one come in several blocks.
-            position = max(current, client << 32)
-            source.bit_generator.advance(position - current)
-            posterior[:, first : first + length] = source.random((size, length))
-            current, first = position + size * length, first + length
-        posterior /= posterior.sum(axis=0)
-        statistics += row_weights[group] @ model.assigned(
-            posterior, model.features(rows), lengths, weights
-        )
-    return statistics
-
-
-def _kmeans_centers(
-    model: GaussianMixtureModel, federation: Federation, seed: int
-) -> tuple[FloatArray, int, int]:
+def _kmeans_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) -> FloatArray:
     """One-shot federated k-means: clients send centroids and counts, which the server clusters.
 
-    A client with a single row sends nothing, since the server already knows its mean. Returns the
-    centres, and the numbers of values that clients have sent and received.
+    A client with a single row sends nothing, since the server already knows its mean.
     """
     rng = np.random.RandomState(seed)
-    parts, n_sent = [], 0
-    for client, weight in zip(*_cohort(rng, federation.weights), strict=True):
-        centroids, shares, n_new = _centroids_of(model, federation, client, rng, seed)
-        parts.append((centroids, shares * weight))
-        n_sent += n_new
-    centroids, mass = map(np.concatenate, zip(*parts, strict=True))
+    cohort, weights = _cohort(rng, clients.sizes.weights)
+    sent = clients.collect(centroids_of_rows, cohort, model.n_components, seed)
+    centroids = np.concatenate([own[:, 1:] for own in sent])
+    mass = np.concatenate([weight * own[:, 0] for weight, own in zip(weights, sent, strict=True)])
     n_found = min(model.n_components, len(np.unique(centroids, axis=0)))
     if n_found:
         found = _kmeans(centroids, n_found, seed, n_init=10, sample_weight=mass)
         centroids = found.cluster_centers_
-    return _filled_up(model, centroids, rng), n_sent * (model.n_features + 1), 0
+    return _filled_up(model, centroids, rng)
+
+
+def centroids_of_rows(rows: ClientRows, n_components: int, seed: int) -> list[FloatArray]:
+    """Centroids of each client's clusters, after their shares of its rows: (n_sent, 1 + d)."""
+    return [
+        _centroids_of(rows.federation, client, n_components, seed, address)
+        for client, address in zip(rows.clients.tolist(), rows.ids.tolist(), strict=True)
+    ]
 
 
 def _centroids_of(
-    model: GaussianMixtureModel,
-    federation: Federation,
-    client: int,
-    rng: np.random.RandomState,
-    seed: int,
-) -> tuple[FloatArray, FloatArray, int]:
-    """Centroids of a client, their shares of its rows, and the number that is sent."""
+    federation: Federation, client: int, n_components: int, seed: int, address: int
+) -> FloatArray:
+    """Message of one client."""
+    values, weights, is_sample = _distinct_rows(federation, client, seed, address)
+    if len(values) == 1:  # the client's mean, if no rows were left out of the sample
+        return np.column_stack([np.ones(1), values])[: 0 if is_sample else 1]
+    n_clusters = min(n_components, len(values) // _FEWEST_ROWS)
+    centroids, shares = _centroids_to_send(values, n_clusters, seed, weights)
+    return np.column_stack([shares, centroids])
+
+
+def _distinct_rows(
+    federation: Federation, client: int, seed: int, address: int
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Distinct rows of a client, or of a sample if there are too many, and their weights."""
+    start, stop = federation.offsets[client : client + 2].tolist()
+    chosen: IntArray = np.arange(start, stop)
+    is_sample = len(chosen) > _LARGEST_SAMPLE
+    if is_sample:
+        generator = _random.client_generator(seed, _random.INITIALISATION, 1, address)
+        chosen = np.unique(generator.integers(start, stop, size=_LARGEST_SAMPLE))
     weighted = federation.sample_weight
-    start, stop = federation.offsets[client : client + 2]
-    sample = _sample(rng, start, stop)
-    weights = np.ones(len(sample)) if weighted is None else weighted.values[sample]
-    rows, weights = _distinct(take_rows(federation.rows, sample), weights)
-    if len(rows) == 1:  # the client's mean, if no rows were left out of the sample
-        n_known = int(len(sample) == stop - start)
-        return rows[:n_known], np.ones(n_known), 0
-    n_clusters = min(model.n_components, len(rows) // _FEWEST_ROWS)
-    centroids, shares = _centroids_to_send(rows, n_clusters, seed, weights)
-    return centroids, shares, len(shares)
+    weights = np.ones(len(chosen)) if weighted is None else weighted.values[chosen]
+    return *_distinct(take_rows(federation.rows, chosen), weights), is_sample
 
 
 def _cohort(rng: np.random.RandomState, weights: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -282,13 +218,6 @@ def _means_of_clusters(
     return np.divide(np.transpose(sums), mass, out=centroids.copy(), where=mass > 0)
 
 
-def _sample(rng: np.random.RandomState, start: int, stop: int) -> IntArray:
-    """Indices of the rows from ``start`` to ``stop``, or of a sample if there are too many."""
-    if stop - start <= _LARGEST_SAMPLE:
-        return np.arange(start, stop)
-    return np.unique(rng.randint(start, stop, size=_LARGEST_SAMPLE))
-
-
 def _kmeans(
     rows: FloatArray,
     n_clusters: int,
@@ -324,54 +253,92 @@ def _filled_up(
 ) -> FloatArray:
     """Centres, and normal draws with the rows' mean and variances in place of missing ones."""
     drawn = rng.normal(size=(model.n_components - len(centers), model.n_features))
-    return np.concatenate([centers, drawn * model.units.spread + model.units.center])
+    return np.concatenate([centers, drawn * model.units.standard_deviations + model.units.center])
 
 
-def _plusplus_centers(
-    model: GaussianMixtureModel, federation: Federation, seed: int
-) -> tuple[FloatArray, int, int]:
-    """k-means++ over the clients' rows, which reveals the candidate rows to the server.
+def _plusplus_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) -> FloatArray:
+    """Greedy k-means++ over the clients' rows, which reveals the candidate rows to the server.
 
-    For each centre after the first, a few candidate rows are tried, and the one with the smallest
-    sum of squared distances is chosen. Each client receives the candidates and sends its part of
-    the sums.
+    For each centre after the first, a few candidates are drawn with probability proportional to the
+    squared distance from the centres so far: the server draws a client, the client a row. The
+    candidate with the smallest sum of squared distances is chosen (Arthur and Vassilvitskii, 2007).
     """
-    rng = np.random.RandomState(seed)
-    sample = _sample(rng, 0, federation.n_samples)
-    owners = owners_of(federation.offsets, sample)
-    row_weights = federation.row_weights[owners]
-    if federation.sample_weight is not None:
-        row_weights *= federation.sample_weight.values[sample]
-    rows, row_weights = _distinct(take_rows(federation.rows, sample), row_weights)
-    n_found = min(model.n_components, len(rows))
-    n_trials = 2 + int(np.log(n_found))  # scikit-learn's default
-    _, chosen = kmeans_plusplus(
-        rows - np.median(rows, axis=0),  # unlike a mean, independent of the order of the rows
-        n_found,
-        sample_weight=row_weights,
-        random_state=rng,
-        n_local_trials=n_trials,
-    )
-    n_tried, d = 1 + (n_found - 1) * n_trials, model.n_features
-    n_up = n_tried * (d + federation.n_clients)
-    return _filled_up(model, rows[chosen], rng), n_up, n_tried * d * federation.n_clients
+    rng, weights = np.random.RandomState(seed), clients.sizes.weights
+    n_trials = 2 + int(np.log(model.n_components))  # scikit-learn's default
+    every, centers = np.arange(len(weights)), np.empty((0, model.n_features))
+    potentials, n_tried = weights, 1
+    while len(centers) < model.n_components and potentials.sum() > 0:
+        drawn = np.unique(rng.choice(every, n_tried, p=potentials / potentials.sum()))
+        tried = np.array(clients.collect(row_far_from, drawn, centers, seed))
+        after = np.array(clients.collect(squared_distances, every, centers, tried))
+        best = int((weights @ after).argmin())
+        centers, potentials = np.vstack([centers, tried[best]]), weights * after[:, best]
+        n_tried = n_trials
+    return _filled_up(model, centers, rng)
 
 
-def _rows_as_centers(
-    model: GaussianMixtureModel, federation: Federation, seed: int
-) -> tuple[FloatArray, int, int]:
+def row_far_from(rows: ClientRows, centers: FloatArray, seed: int) -> list[FloatArray]:
+    """Row that each client draws in proportion to weight times squared distance from centres."""
+    drawn = []
+    for client, address in zip(rows.clients.tolist(), rows.ids.tolist(), strict=True):
+        values, weights, _ = _distinct_rows(rows.federation, client, seed, address)
+        shares = weights * _least_squares(values, centers) if len(centers) else weights
+        round_index = 2 + len(centers)
+        generator = _random.client_generator(seed, _random.INITIALISATION, round_index, address)
+        row = np.searchsorted(np.cumsum(shares), generator.random() * shares.sum(), side="right")
+        drawn.append(values[min(int(row), len(values) - 1)])
+    return drawn
+
+
+def squared_distances(rows: ClientRows, centers: FloatArray, tried: FloatArray) -> list[FloatArray]:
+    """Mean squared distance of each client's rows from the centres and one candidate each."""
+    means = []
+    for client in rows.clients.tolist():
+        start, stop = rows.federation.offsets[client : client + 2].tolist()
+        values = rows.federation.rows[start:stop].astype(np.float64)
+        weighted = rows.federation.sample_weight
+        weights = np.ones(len(values)) if weighted is None else weighted.values[start:stop]
+        before = _least_squares(values, centers)
+        squares = [np.minimum(before, np.square(values - row).sum(axis=1)) for row in tried]
+        means.append(np.array([weights @ own for own in squares]) / weights.sum())
+    return means
+
+
+def _least_squares(values: FloatArray, centers: FloatArray) -> FloatArray:
+    """Squared distance of each row from the nearest centre; inf if there is none."""
+    if not len(centers):
+        return np.full(len(values), np.inf)
+    return np.min([np.square(values - center).sum(axis=1) for center in centers], axis=0)
+
+
+def _rows_as_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) -> FloatArray:
     """Randomly drawn rows, which are revealed to the server."""
-    rng = np.random.RandomState(seed)
-    n, size = federation.n_samples, model.n_components
-    if federation.sample_weight is None:
-        drawn = sample_without_replacement(n, size, random_state=rng)
-    else:
-        # As with repeated rows, except that no row is drawn twice.
-        weights = federation.sample_weight.values
-        shares = np.maximum(weights / weights.sum(), np.finfo(float).tiny)  # some may underflow
-        drawn = rng.choice(n, size, replace=False, p=shares)
-    centers = take_rows(federation.rows, np.sort(drawn)).astype(np.float64)
-    return centers, centers.size, 0
+    rng, sizes, size = np.random.RandomState(seed), clients.sizes, model.n_components
+    drawn = np.sort(sample_without_replacement(sizes.n_samples, size, random_state=rng))
+    offsets = offsets_of(sizes.lengths)
+    owners = owners_of(offsets, drawn)
+    asked, counts = np.unique(owners, return_counts=True)
+    parts = [
+        clients.collect(random_rows, np.array([client]), int(count), seed)[0]
+        for client, count in zip(asked.tolist(), counts.tolist(), strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def random_rows(rows: ClientRows, size: int, seed: int) -> list[FloatArray]:
+    """Different rows that each client draws in proportion to their weights."""
+    drawn = []
+    for client, address in zip(rows.clients.tolist(), rows.ids.tolist(), strict=True):
+        generator = _random.client_generator(seed, _random.INITIALISATION, 1, address)
+        start, stop = rows.federation.offsets[client : client + 2].tolist()
+        shares = None
+        if rows.federation.sample_weight is not None:
+            weights = rows.federation.sample_weight.values[start:stop]
+            shares = np.maximum(weights / weights.sum(), np.finfo(float).tiny)
+            shares /= shares.sum()
+        chosen = start + np.sort(generator.choice(stop - start, size, replace=False, p=shares))
+        drawn.append(take_rows(rows.federation.rows, chosen).astype(np.float64))
+    return drawn
 
 
 _CENTERS = {

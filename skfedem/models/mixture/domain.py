@@ -1,87 +1,76 @@
 """The domain of a mixture's M-step T, and steps of the server that stay in it.
 
 The noise of compression, participation and minibatches may move Ŝ to a point that no data can have,
-where the mass of a component is not positive, or its scatter not positive definite. The safeguard
-only uses the statistics. With a known covariance, T does not need the scatter; but the part of the
-rows' second moment that is not due to the means still keeps these from diverging.
+where the mass of a component is not positive, or its scatter not positive definite. Steps are
+backtracked by the fraction-to-the-boundary rule of interior-point methods. This only uses the
+statistics. With a known covariance, T does not need the scatter; but the part of the rows' second
+moment that is not due to the means still keeps these from diverging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
 
 from ..._typing import BoolArray, FloatArray
 from .._base import Step
-from .component_units import RAREST
-from .covariances import COLLAPSED, MATRICES, cholesky
-from .units import ROUNDING
+from .component_units import MIN_WEIGHT
+from .covariances import NOT_POSITIVE_DEFINITE
+from .m_step import MStep
+from .parameters import Parameters
 
-if TYPE_CHECKING:
-    from .gaussian_mixture import GaussianMixtureModel
-    from .parameters import Parameters
 
-# A step γ towards the statistics of any data keeps at least 1 - γ of each component's mass and
-# scatter. A step that keeps less than half of this is rejected.
-_KEPT_SHARE = 0.5
-# A step of any size has to keep at least this share of both.
-_FEWEST_KEPT = 0.25
-_MAX_HALVINGS = 20
-# Largest share of the second moment, in any direction, for means that were too far apart.
-_MOST_BETWEEN = 0.9
-# Steps γ that each change mass or scatter by a random share δ add up to a deviation of δ / √(2 γ),
-# which may be at most this share of them.
-_LARGEST_DEVIATION = 0.6
+class _Boundary(NamedTuple):
+    """Constants of the safeguard, by ``examples/benchmarks/step_size_grid.py``."""
+
+    # A step γ towards the statistics of any data keeps at least 1 - γ of each component's mass and
+    # scatter. A step that keeps less than this share of that is rejected, ...
+    fraction: float = 0.5
+    # ... as is a step of any size that keeps less than this share of both.
+    least: float = 0.25
+    max_halvings: int = 20
+    # Largest share of the second moment, in any direction, for means that were too far apart.
+    most_between: float = 0.9
+    # Steps γ that each change mass or scatter by a random share δ add up to a deviation of
+    # δ / √(2 γ), which may be at most this share of them.
+    largest_deviation: float = 0.6
+
+
+_BOUNDARY = _Boundary()
 
 
 def safeguarded_step(
-    model: GaussianMixtureModel, statistics: FloatArray, field: FloatArray, step_size: float
+    model: MStep, statistics: FloatArray, field: FloatArray, step_size: float
 ) -> Step:
     """Take ``step_size * field``, halved until it stays in the domain of T; return a ``Step``.
 
-    If this suffices, components with hardly any rows are left unchanged instead.
+    If this suffices, rare components are left unchanged instead.
     """
     field_sq_norm, noisy = model.field_sq_norm(statistics, field), False
-    share = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
-    calm_share = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
-    if calm_share > share:
+    rare = model.table(statistics)[:, 0] < MIN_WEIGHT  # their field is mostly noise
+    fraction = max(_BOUNDARY.fraction * (1 - step_size), _BOUNDARY.least)
+    without_noise = 1 - step_size - _BOUNDARY.largest_deviation * np.sqrt(2 * step_size)
+    if without_noise > fraction:
         whole = statistics + step_size * field
-        if keeps(model, whole, statistics, calm_share):
+        if satisfies_boundary_rule(model, whole, statistics, without_noise):
             return Step(whole, field_sq_norm, 0, step_size)
-        frozen = _with_rare_ones_frozen(model, whole, statistics)
-        noisy = not keeps(model, frozen, statistics, calm_share)
-    for proposal, halvings, taken in _proposals(model, statistics, field, step_size):
-        if keeps(model, proposal, statistics, share):
-            return Step(proposal, field_sq_norm, halvings, taken, noisy)
-    return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
-
-
-def _proposals(
-    model: GaussianMixtureModel, statistics: FloatArray, field: FloatArray, step_size: float
-) -> Iterator[tuple[FloatArray, int, float]]:
-    """Yield ever shorter steps, each also with rare components frozen, with halvings and γ."""
-    for halvings in range(_MAX_HALVINGS):
-        proposal = statistics + step_size * field
-        yield proposal, halvings, step_size
-        yield _with_rare_ones_frozen(model, proposal, statistics), halvings + 1, step_size
+        frozen = with_frozen(model, whole, statistics, rare)
+        noisy = not satisfies_boundary_rule(model, frozen, statistics, without_noise)
+    for halvings in range(_BOUNDARY.max_halvings):
+        whole = statistics + step_size * field
+        if satisfies_boundary_rule(model, whole, statistics, fraction):
+            return Step(whole, field_sq_norm, halvings, step_size, noisy)
+        frozen = with_frozen(model, whole, statistics, rare)
+        if satisfies_boundary_rule(model, frozen, statistics, fraction):
+            return Step(frozen, field_sq_norm, halvings + 1, step_size, noisy)
         step_size = step_size / 2
+    return Step(statistics, field_sq_norm, _BOUNDARY.max_halvings, 0.0, noisy=True)
 
 
-def _with_rare_ones_frozen(
-    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray
-) -> FloatArray:
-    """The proposal, but with unchanged statistics of very rare components.
-
-    The field of such a component is mostly noise, and should not hold up the other components.
-    """
-    return with_some_frozen(model, proposal, statistics, model.table(statistics)[:, 0] < RAREST)
-
-
-def with_some_frozen(
-    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray, frozen: BoolArray
+def with_frozen(
+    model: MStep, proposal: FloatArray, statistics: FloatArray, frozen: BoolArray
 ) -> FloatArray:
     """The proposal, but with unchanged statistics of some components."""
     kept = proposal.copy()
@@ -89,74 +78,66 @@ def with_some_frozen(
     return kept
 
 
-def in_domain(model: GaussianMixtureModel, statistics: FloatArray) -> bool:
+def in_domain(model: MStep, statistics: FloatArray) -> bool:
     """Whether T is defined: all components have mass and, if T needs it, scatter."""
     if not np.isfinite(statistics).all() or (model.table(statistics)[:, 0] <= 0).any():
         return False
     is_known = model.fixed_covariance is not None
-    return is_known or _is_positive(model, _scatter_to_keep(model, statistics))
+    return is_known or model.structure.is_positive_definite(_scatter(model, statistics))
 
 
-def brought_into_domain(
-    model: GaussianMixtureModel, statistics: FloatArray, parameters: Parameters
-) -> FloatArray:
+def shrunk_into_domain(model: MStep, statistics: FloatArray, parameters: Parameters) -> FloatArray:
     """Statistics in the domain of T, close to these or to those of the parameters.
 
     The model has another regularisation than the one of the parameters, or no longer a known
     covariance. All components have mass. Raises LinAlgError if no statistics are in the domain,
     because a feature is constant and there is no regularisation.
     """
-    if model.covariance_type != "tied":
+    if not model.structure.is_shared:
         return model.statistics_of(parameters)
     # Shrink the means towards the centre of all rows until they leave a share of the moment.
     mass, means, second = model.split(statistics)
     moment = second + 0.5 * model.regularization(means)
-    if cholesky(moment) is None:
-        raise np.linalg.LinAlgError(COLLAPSED)
+    if not model.structure.is_positive_definite(moment):
+        raise np.linalg.LinAlgError(NOT_POSITIVE_DEFINITE)
     between = (mass[:, None] * means).T @ means
     largest = eigh(between, moment, eigvals_only=True)[-1]
     shrunk = statistics.copy()
-    model.table(shrunk)[:, 1:] *= np.sqrt(_MOST_BETWEEN / largest)
+    model.table(shrunk)[:, 1:] *= np.sqrt(_BOUNDARY.most_between / largest)
     return shrunk
 
 
-def keeps(
-    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray, share: float
+def satisfies_boundary_rule(
+    model: MStep, proposal: FloatArray, statistics: FloatArray, fraction: float
 ) -> bool:
-    """Whether a step to a proposal keeps more than a share of each component's mass and scatter.
+    """Whether a step keeps more than a fraction of each component's mass and scatter.
 
     Mass and scatter of a component are concave in the statistic, so that a step γ towards the
-    statistic of any data keeps at least a share 1 - γ of both. If it keeps far less, this is due to
-    noise.
+    statistic of any data keeps at least a fraction 1 - γ of both. If it keeps far less, this is due
+    to noise.
     """
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
     # In exact rounds, the mass of a vanished component may be 0, or rounding of either sign.
-    lost = (mass <= share * mass_before) & (mass < mass_before)
+    lost = (mass <= fraction * mass_before) & (mass < mass_before)
     if not np.isfinite(proposal).all() or lost.any():
         return False
-    is_known = model.fixed_covariance is not None
+    is_known, is_positive = model.fixed_covariance is not None, model.structure.is_positive_definite
     if is_known and model.in_stream:
         return True  # clients do not send second moments in a stream with a known covariance
-    scatter_before = _scatter_to_keep(model, statistics)
-    if is_known and not _is_positive(model, scatter_before):
+    scatter_before = _scatter(model, statistics)
+    if is_known and not is_positive(scatter_before):
         return True  # initial means may be far from all rows
-    return _is_positive(model, _scatter_to_keep(model, proposal) - share * scatter_before)
+    return is_positive(_scatter(model, proposal) - fraction * scatter_before)
 
 
-def _is_positive(model: GaussianMixtureModel, scatter: FloatArray) -> bool:
-    if model.covariance_type not in MATRICES:
-        return bool((scatter + ROUNDING > 0).all())
-    return cholesky(scatter) is not None
-
-
-def _scatter_to_keep(model: GaussianMixtureModel, statistics: FloatArray) -> FloatArray:
+def _scatter(model: MStep, statistics: FloatArray) -> FloatArray:
     """Scatter of each component times its mass, plus half of the regularisation that T adds.
 
     This half keeps constant features, which have no scatter, in the domain. It is added before and
     after a step, so that several steps cannot leave the domain together.
     """
     mass, means, second = model.split(statistics)
-    scatter = model.scatter(mass, means, second) + 0.5 * model.regularization(means)
-    if model.covariance_type == "tied":
+    scatter = model.structure.scatter(mass, means, second) + 0.5 * model.regularization(means)
+    if model.structure.is_shared:
         return scatter
     return scatter * mass.reshape(-1, *[1] * (scatter.ndim - 1))

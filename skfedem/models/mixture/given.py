@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..._federation import Federation, read
+from ..._federation import SetUp
 from ..._messages import label_repr, repr_of
 from ..._parameters import check_shape, check_shares
 from ..._typing import CovarianceType, FloatArray
-from .covariances import MATRICES, roots_and_inverses, variances_of
-from .parameters import covariances_to_standard
-
-if TYPE_CHECKING:
-    from .gaussian_mixture import GaussianMixtureModel
+from .covariances import COVARIANCES
+from .gaussian_mixture import GaussianMixtureModel
+from .messages import n_rows_too_far
 
 # Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
@@ -113,15 +111,14 @@ def _inverses_of_precisions(estimator: MixtureEstimator, d: int) -> FloatArray |
     """Covariances from the validated ``precisions_init``, or None."""
     if estimator.precisions_init is None:
         return None
-    size = estimator.n_components
-    shapes = {"full": (size, d, d), "tied": (d, d), "diag": (size, d), "spherical": (size,)}
-    shape = shapes[estimator.covariance_type]
+    structure = COVARIANCES[estimator.covariance_type]
+    shape = structure.shape(estimator.n_components, d)
     precisions = check_shape("precisions_init", estimator.precisions_init, shape)
-    if estimator.covariance_type in MATRICES:
+    if structure.has_matrices:
         _check_positive_definite("precisions_init", precisions)
         with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` reports it
-            _, whitening = roots_and_inverses(estimator.covariance_type, precisions)
-            return np.swapaxes(whitening, -1, -2) @ whitening
+            _, inverse = structure.cholesky_and_inverse(precisions)
+            return structure.precisions(np.swapaxes(inverse, -1, -2))
     if (precisions <= 0).any():
         raise ValueError(
             f"Expected positive precisions_init, got {precisions.min():.3g}. They are inverses of "
@@ -146,28 +143,23 @@ def check_distance(model: GaussianMixtureModel, means: FloatArray | None) -> Non
 
 
 def check_distance_of_rows(
-    model: GaussianMixtureModel, given: Given, federation: Federation, ids: NDArray[Any]
+    model: GaussianMixtureModel, given: Given, clients: SetUp, ids: NDArray[Any]
 ) -> None:
     """Raise if rows are too far from those that the units were computed from.
 
     ``ids`` are the labels of the clients. A feature that has been constant so far has no unit yet,
     unless the covariance is known.
     """
-    center, scale = model.units.center, model.units.scale
-    has_unit = (model.units.spread > 0) | (given.fixed_covariance is not None)
-    every = np.arange(federation.n_clients)
-    for group, rows, lengths, _ in read(federation, every, model.block_rows):
-        far = (np.abs(rows - center) > _FARTHEST * scale) & has_unit
-        if far.any():
-            row, column = np.argwhere(far)[0]
-            client = ids[group][np.searchsorted(np.cumsum(lengths), row, side="right")]
-            raise ValueError(
-                f"Expected rows within {_FARTHEST:g} standard deviations of those that the first "
-                f"call or fit had, got {rows[row, column]:.3g} in column {column} of client "
-                f"{label_repr(client)}. Drop this row. If the units of all rows have changed, "
-                f"start "
-                "over with warm_start=False."
-            )
+    has_unit = (model.units.standard_deviations > 0) | (given.fixed_covariance is not None)
+    if not clients.mean(n_rows_too_far, model, _FARTHEST, has_unit)[0] > 0:
+        return
+    every = np.arange(clients.sizes.n_clients)
+    counts = np.concatenate(clients.collect(n_rows_too_far, every, model, _FARTHEST, has_unit))
+    raise ValueError(
+        f"Expected rows within {_FARTHEST:g} standard deviations of those that the first call or "
+        f"fit had, got {counts.max():.0f} beyond for client {label_repr(ids[counts.argmax()])}. "
+        "Drop such rows, or start over with warm_start=False if the units have changed."
+    )
 
 
 def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray | None) -> None:
@@ -175,10 +167,10 @@ def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray
     if covariances is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        standard = covariances_to_standard(model, covariances)
-    variances = variances_of(model.covariance_type, standard)
+        standard = model.units.covariances_to_standard(covariances)
+    variances = model.structure.variances(standard)
     if not (variances.min() >= _FARTHEST**-2 and variances.max() <= _FARTHEST**2):
-        given = variances_of(model.covariance_type, covariances)
+        given = model.structure.variances(covariances)
         raise ValueError(
             f"Expected {name} with variances within a factor of {_FARTHEST**2:g} of those of the "
             f"rows, got variances from {given.min():.3g} to {given.max():.3g}. Give it in the "
@@ -189,7 +181,7 @@ def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray
 def check_regularization(model: GaussianMixtureModel) -> None:
     """Raise if ``reg_covar`` is too large in standard units."""
     with np.errstate(over="ignore", invalid="ignore"):
-        variances = variances_of(model.covariance_type, model.given_regularization)
+        variances = model.structure.variances(model.standard_reg_covar)
     if not np.max(variances) <= _LARGEST_SHARE:
         raise ValueError(
             f"Expected reg_covar to be at most {_LARGEST_SHARE:g} times the variances of the rows, "

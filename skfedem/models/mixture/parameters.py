@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..._typing import FloatArray, IntArray
-from .covariances import MATRICES, inverses_of_triangles, triangle_of
-from .units import ROUNDING
-
-if TYPE_CHECKING:
-    from .gaussian_mixture import GaussianMixtureModel
-
-# Variances below this many rounding errors of a second moment are inaccurate.
-_FAITHFUL = 10
-
-_Cases = list[tuple[FloatArray, FloatArray, FloatArray | float]]
+from ..._serialization import serializable
+from ..._typing import FloatArray
+from .covariances import CovarianceStructure
+from .linear_algebra import inverse_triangular, lq_factor
+from .units import Units
 
 
+@serializable
 class Parameters(NamedTuple):
     """Parameters θ of a mixture, in standard units, with φ(θ) and ψ(θ).
 
@@ -32,9 +27,9 @@ class Parameters(NamedTuple):
         φ(θ), one coefficient for each coordinate of the statistic.
     log_partition : float
         ψ(θ) in nats; 0 if it is part of φ.
-    roots, inverses : ndarray
-        Lower-triangular L with L Lᵀ = Σ, and L⁻¹, for each covariance matrix; standard deviations
-        and their inverses for "diag" and "spherical". Of the covariances' shape.
+    cholesky, inverse_cholesky : ndarray
+        Cholesky factors of the covariances and their inverses, see ``CovarianceStructure``. Of the
+        covariances' shape.
     """
 
     weights: FloatArray
@@ -42,95 +37,70 @@ class Parameters(NamedTuple):
     covariances: FloatArray
     natural: FloatArray
     log_partition: float
-    roots: FloatArray
-    inverses: FloatArray
+    cholesky: FloatArray
+    inverse_cholesky: FloatArray
+
+
+def natural_parameter(
+    structure: CovarianceStructure,
+    weights: FloatArray,
+    means: FloatArray,
+    inverse_cholesky: FloatArray,
+    second_moment: FloatArray | None,
+) -> tuple[FloatArray, float]:
+    """φ(θ), flattened, and ψ(θ); ``second_moment`` is that of all rows if the server knows it.
+
+    ``φ(θ) f(y)`` is, up to a constant, the log of a component's weight times its density at a row.
+    """
+    n_components, d = means.shape
+    precisions, linear, quadratic, log_height = structure.log_density(means, inverse_cholesky)
+    natural = np.empty((n_components, 1 + d + structure.n_squares(d)))
+    log_partition = 0.0
+    if not structure.is_shared:
+        natural[:, 1 + d :] = structure.coefficients(precisions)
+    else:
+        # The height is in ψ: in φ, it would be multiplied by the sum of the masses, which is noisy.
+        log_height, log_partition = 0.0, -float(log_height)
+        if second_moment is not None:  # in a stream it changes
+            log_partition += 0.5 * float((precisions * second_moment).sum())
+    log_weights = np.log(np.maximum(weights, np.finfo(np.float64).tiny))
+    natural[:, 0] = log_weights + log_height - 0.5 * quadratic
+    natural[:, 1 : 1 + d] = linear
+    return natural.ravel(), log_partition
 
 
 def in_row_units(
-    model: GaussianMixtureModel, parameters: Parameters
+    units: Units, parameters: Parameters
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Weights, means, covariances and square roots of precisions in the rows' units.
+    """Weights, means, covariances and scikit-learn's ``precisions_cholesky_`` in the rows' units.
 
-    All are new arrays. The roots have scikit-learn's shape: upper-triangular P with P Pᵀ = Σ⁻¹ for
-    "full" and "tied", else inverse standard deviations.
+    All are new arrays.
     """
-    weights, means = parameters.weights.copy(), model.units.means_to_rows(parameters.means)
-    if model.covariance_type not in MATRICES:
-        variances = parameters.covariances * squared_scale(model)
+    weights, means = parameters.weights.copy(), units.means_to_rows(parameters.means)
+    if not units.structure.has_matrices:
+        variances = parameters.covariances * units.squared_scale
         return weights, means, variances, 1 / np.sqrt(variances)
-    # From the roots in standard units: in the rows' units, a covariance may be singular up to
+    # From the factors in standard units: in the rows' units, a covariance may be singular up to
     # rounding.
-    roots = model.units.unmixing @ np.swapaxes(parameters.inverses, -1, -2)
-    upper = triangle_of(roots[..., ::-1, :])[..., ::-1, ::-1]
+    factors = units.whitening @ np.swapaxes(parameters.inverse_cholesky, -1, -2)
+    upper = lq_factor(factors[..., ::-1, :])[..., ::-1, ::-1]
     # Pickling does not preserve other layouts, on which the rounding of BLAS depends.
     precisions_cholesky = np.ascontiguousarray(upper)
-    # Computed from the roots of the precisions, covariances are inverses of the precisions, and
+    # Computed from the factors of the precisions, covariances are inverses of the precisions, and
     # symmetric, even if the features have very different units.
-    roots = inverses_of_triangles(precisions_cholesky, lower=False)
-    return weights, means, np.swapaxes(roots, -1, -2) @ roots, precisions_cholesky
-
-
-def lost_in_rounding(model: GaussianMixtureModel, parameters: Parameters) -> IntArray:
-    """Indices of components with a variance of about the size of rounding errors.
-
-    Rows are so far apart that their second moments do not determine the variance, and ``reg_covar``
-    is smaller than the rounding errors.
-    """
-    if model.reg_covar == 0 or model.fixed_covariance is not None:
-        return np.empty(0, dtype=np.intp)  # not estimated, or refused by the M-step
-    means, covariances, varies = parameters.means, parameters.covariances, model.units.varies
-    rounding = ROUNDING * (1 + means[:, varies] ** 2)
-    if model.covariance_type == "diag":
-        cases: _Cases = [(covariances[:, varies], rounding, model.given_regularization[varies])]
-    elif model.covariance_type == "spherical":
-        # The mean over all features: perhaps none of them varies.
-        rounding = rounding.sum(axis=1, keepdims=True) / model.n_features
-        cases = [(covariances[:, None], rounding, model.given_regularization)]
-    else:
-        variances, axes = np.linalg.eigh(covariances[..., varies, :][..., varies])
-        matrix = model.given_regularization[varies, :][:, varies]
-        given = (axes * (matrix @ axes)).sum(axis=-2)
-        along_axes = variances, rounding.max(axis=1, keepdims=True, initial=0), given
-        # If axes mix features in different units, reg_covar may be large along axes but smaller
-        # than the rounding errors of features in large units.
-        mixing = model.units.mixing
-        variances = np.square(mixing.T @ parameters.roots).sum(axis=-1)
-        of_features = variances, rounding @ np.square(mixing[varies]), model.reg_covar
-        cases = [along_axes, of_features]
-    is_lost = [
-        ((variances < _FAITHFUL * rounding) & (given < rounding)).any(axis=1)
-        for variances, rounding, given in cases
-    ]
-    return np.flatnonzero(np.any(is_lost, axis=0))
+    factors = inverse_triangular(precisions_cholesky, lower=False)
+    return weights, means, np.swapaxes(factors, -1, -2) @ factors, precisions_cholesky
 
 
 def in_standard_units(
-    model: GaussianMixtureModel,
+    units: Units,
     weights: FloatArray | None,
     means: FloatArray | None,
     covariances: FloatArray | None,
 ) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
-    """Weights, means and covariances in standard units, as new arrays.
-
-    None stays None.
-    """
-    if weights is not None:
-        weights = weights.copy()
-    if means is not None:
-        means = model.units.means_to_standard(means)
-    if covariances is not None:
-        covariances = covariances_to_standard(model, covariances)
-    return weights, means, covariances
-
-
-def covariances_to_standard(model: GaussianMixtureModel, covariances: FloatArray) -> FloatArray:
-    """Covariances in standard units, from those in the rows' units."""
-    if model.covariance_type in MATRICES:
-        return model.units.matrices_to_standard(covariances)
-    return covariances / squared_scale(model)
-
-
-def squared_scale(model: GaussianMixtureModel) -> FloatArray | float:
-    """Ratio of variances in the rows' units to standard units: of each feature, or of all."""
-    squares = model.units.scale**2
-    return squares if model.covariance_type == "diag" else squares[0]
+    """Weights, means and covariances in standard units, as new arrays; None stays None."""
+    return (
+        None if weights is None else weights.copy(),
+        None if means is None else units.means_to_standard(means),
+        None if covariances is None else units.covariances_to_standard(covariances),
+    )

@@ -2,7 +2,7 @@
 
 These are means and second moments of the clients, for the standard units of the model, and
 statistics of an initial assignment of rows to components (see ``assignment.py``) or of
-user-given initial values (see ``given.py``). They count as bits, like all messages.
+user-given initial values (see ``given.py``). ``messages.py`` has what clients compute.
 """
 
 from __future__ import annotations
@@ -11,27 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..._federation import Federation
-from ..._history import FLOAT_BITS
-from ..._typing import FloatArray, InitParams, IntArray
+from ..._federation import SetUp
+from ..._typing import FloatArray, InitParams
 from .._base import Start
-from .assignment import assign, pooled_statistics
-from .covariances import MATRICES, roots_and_inverses, triangle_of
+from . import messages
+from .assignment import assign
+from .covariances import COVARIANCES
 from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
 from .given import Given, MixtureEstimator, check_distance, check_regularization, check_spread
+from .linear_algebra import lq_factor, n_moments, unpack
 from .parameters import Parameters, in_standard_units
+from .quadratic_forms import use_quadratic_forms
 from .stream import with_variance_along_new_axes
-from .units import (
-    mean_of_rows,
-    n_moments,
-    second_moment,
-    standard_units,
-    with_new_axes,
-)
-from .wide_rows import are_worth_it
+from .units import standard_units, with_new_axes
 
 # Largest statistics of a start. In standard units, moments of rows are about 1; a start with larger
 # statistics, more than a hundred standard deviations wide or away, would cost the differences
@@ -39,78 +33,70 @@ from .wide_rows import are_worth_it
 _FAR = 1e4
 
 
-def bits_of_units(model: GaussianMixtureModel, n_clients: int) -> int:
-    """Bits to send ``n_clients`` clients the moments that determine the model's units."""
+def n_moments_told(model: GaussianMixtureModel) -> int:
+    """Number of moments that determine the model's units for a client."""
     d = model.n_features
-    return FLOAT_BITS * n_clients * (d + n_moments(d, model.covariance_type in MATRICES))
+    return d + n_moments(d, model.structure.has_matrices)
 
 
-def standardise(
-    estimator: MixtureEstimator, federation: Federation, given: Given
-) -> tuple[GaussianMixtureModel, int]:
-    """Model in standard units, and the bits that clients send and receive for it.
+def standardise(estimator: MixtureEstimator, clients: SetUp, given: Given) -> GaussianMixtureModel:
+    """Model in standard units.
 
     Each client sends two messages: the mean of its rows and, after it has received the mean of all
     rows, its second moment about that. The second moment then keeps its digits wherever the rows
     lie.
     """
-    covariance_type, size = estimator.covariance_type, estimator.n_components
-    center = mean_of_rows(federation)
-    second = second_moment(federation, center, matrix=covariance_type in MATRICES)
+    covariance_type, size, sizes = estimator.covariance_type, estimator.n_components, clients.sizes
+    center = clients.mean(messages.mean_of_rows)
+    second = _second_moment(clients, center, COVARIANCES[covariance_type].has_matrices)
+    clients.tell("second moment", n_moments(len(center), second.ndim == 2))
     units = standard_units(center, second, covariance_type, estimator.reg_covar)
-    n_rows = estimator.batch_size or federation.n_samples / federation.n_clients
+    n_rows = estimator.batch_size or sizes.n_samples / sizes.n_clients
     model = GaussianMixtureModel(
         n_components=size,
         covariance_type=covariance_type,
         units=units,
         second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
-        is_wide=are_worth_it(covariance_type, size, len(center), n_rows),
+        has_quadratic_forms=use_quadratic_forms(covariance_type, size, len(center), n_rows),
     )
     check_distance(model, given.means)
     check_spread(model, "precisions_init", given.covariances)
-    model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    return model, bits_of_units(model, federation.n_clients)
+    return with_parameters(model, estimator.reg_covar, given.fixed_covariance)
+
+
+def _second_moment(clients: SetUp, center: FloatArray, matrix: bool) -> FloatArray:
+    """Σ_i w_i of the clients' second moments about a centre: a matrix, or its diagonal."""
+    second = clients.mean(messages.second_moment, center, matrix)
+    return unpack(second[None], len(center))[0] if matrix else second
 
 
 def standardised_again(
-    estimator: MixtureEstimator, model: GaussianMixtureModel, federation: Federation, given: Given
-) -> tuple[GaussianMixtureModel, int]:
-    """Model of an earlier fit with the current parameters and rows, and the bits for it.
+    estimator: MixtureEstimator, model: GaussianMixtureModel, clients: SetUp, given: Given
+) -> GaussianMixtureModel:
+    """Model of an earlier fit with the current parameters and rows.
 
     The units are unchanged. Only two things have to be sent again: the second moment from which a
     "tied" covariance, or the domain of a known one, is computed; and moments for ``with_axes_of``.
     """
-    model, bits = with_axes_of(model, federation)
+    model = with_axes_of(model, clients)
     second = None
     if model.covariance_type == "tied":
-        second = second_moment(federation, model.units.center, matrix=True)
+        second = _second_moment(clients, model.units.center, True)
         second = model.units.moment_to_standard(second)
-        bits += FLOAT_BITS * federation.n_clients * n_moments(model.n_features, True)
     model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
-    return replace(model, second_moment=second, in_stream=False), bits
+    return replace(model, second_moment=second, in_stream=False)
 
 
-def with_axes_of(
-    model: GaussianMixtureModel, federation: Federation
-) -> tuple[GaussianMixtureModel, int]:
+def with_axes_of(model: GaussianMixtureModel, clients: SetUp) -> GaussianMixtureModel:
     """Model whose units include the axes along which only these rows vary.
 
     Along such an axis, all previous statistics are 0, as if rows were at the centre.
-
-    Returns
-    -------
-    model : GaussianMixtureModel
-    bits : int
-        Bits of the second moments along the new axes, which clients send and receive.
     """
     units = model.units
-    if units.varies.all():
-        return model, 0
-    matrix = units.rotation is not None
-    second = second_moment(federation, units.center, matrix=matrix)
-    n_numbers = n_moments(int(np.count_nonzero(~units.varies)), matrix)
-    units = with_new_axes(units, second, model.covariance_type)
-    return replace(model, units=units), FLOAT_BITS * federation.n_clients * n_numbers
+    if units.has_variance.all():
+        return model
+    second = _second_moment(clients, units.center, units.rotation is not None)
+    return replace(model, units=with_new_axes(units, second))
 
 
 def with_parameters(
@@ -118,17 +104,17 @@ def with_parameters(
 ) -> GaussianMixtureModel:
     """Model with the current parameters; ``fixed_covariance`` is in the rows' units."""
     check_spread(model, "fixed_covariance", fixed_covariance)
-    model = replace(model, reg_covar=reg_covar, fixed_root=None)
+    model = replace(model, reg_covar=reg_covar, fixed_cholesky=None)
     if fixed_covariance is None:
         check_regularization(model)
         return model
-    root, _ = roots_and_inverses(model.covariance_type, fixed_covariance)
-    return replace(model, fixed_root=triangle_of(model.units.unmixing.T @ root))
+    factor, _ = model.structure.cholesky_and_inverse(fixed_covariance)
+    return replace(model, fixed_cholesky=lq_factor(model.units.whitening.T @ factor))
 
 
 def start_again(
     model: GaussianMixtureModel,
-    federation: Federation,
+    clients: SetUp,
     before: GaussianMixtureModel,
     server: Any,
     given: Given,
@@ -151,12 +137,13 @@ def start_again(
             return Start(statistics, model.maximization(statistics))
     weights, means, covariances = _given_in_standard_units(model, given)
     assert weights is not None and means is not None and covariances is not None  # all are given
-    return _start_at(model, federation, (weights, means, covariances))
+    return _start_at(model, clients, (weights, means, covariances))
 
 
 def has_same_domain(model: GaussianMixtureModel, before: GaussianMixtureModel) -> bool:
     """Whether T has the same domain for both models."""
-    return model.reg_covar == before.reg_covar and _same(model.fixed_root, before.fixed_root)
+    is_same = _same(model.fixed_cholesky, before.fixed_cholesky)
+    return model.reg_covar == before.reg_covar and is_same
 
 
 def _same(one: FloatArray | None, other: FloatArray | None) -> bool:
@@ -165,25 +152,23 @@ def _same(one: FloatArray | None, other: FloatArray | None) -> bool:
 
 def start_run(
     model: GaussianMixtureModel,
-    federation: Federation,
+    clients: SetUp,
     init_params: InitParams,
     given: Given,
     seed: int,
 ) -> Start:
-    """Start of a run: Ŝ_0, the parameters of the first broadcast, and the bits that were sent."""
+    """Start of a run: Ŝ_0, and the parameters of the first broadcast."""
     weights, means, covariances = _given_in_standard_units(model, given)
-    uplink = downlink = 0
     if weights is None or means is None or covariances is None:
-        first, uplink, downlink = assign(model, federation, init_params, given.means, seed)
+        first = assign(model, clients, init_params, given.means, seed)
         parameters = model.maximization(first)
         if given.weights is None and given.means is None and given.covariances is None:
-            return Start(first, parameters, uplink, downlink)
+            return Start(first, parameters)
         weights = parameters.weights if weights is None else weights
         means = parameters.means if means is None else means
         if covariances is None:
             covariances = _covariances_about(model, parameters, means)
-    start = _start_at(model, federation, (weights, means, covariances))
-    return start.after(uplink, downlink)
+    return _start_at(model, clients, (weights, means, covariances))
 
 
 def _given_in_standard_units(
@@ -191,7 +176,7 @@ def _given_in_standard_units(
 ) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
     """Given weights, means and covariances in standard units; None for those not given."""
     weights, means, covariances = in_standard_units(
-        model, given.weights, given.means, given.covariances
+        model.units, given.weights, given.means, given.covariances
     )
     if given.fixed_covariance is not None:
         covariances = model.fixed_covariance
@@ -207,7 +192,7 @@ def _covariances_about(
     standard deviations away from the given mean, and would be assigned to other components.
     """
     shift = parameters.means - means
-    if model.covariance_type in MATRICES:
+    if model.structure.has_matrices:
         apart = shift[:, :, None] * shift[:, None, :]
         if model.covariance_type == "tied":
             apart = np.tensordot(parameters.weights, apart, 1)
@@ -220,22 +205,17 @@ def _covariances_about(
 
 def _start_at(
     model: GaussianMixtureModel,
-    federation: Federation,
+    clients: SetUp,
     theta: tuple[FloatArray, FloatArray, FloatArray],
 ) -> Start:
     """Start at weights, means and covariances in standard units, which are sent to clients."""
     parameters = model.parameters(*theta)
     # θ has to be sent as well, because it does not follow from Ŝ_0.
-    bits = FLOAT_BITS * federation.n_clients * model.n_statistics
+    clients.tell("parameters", model.n_statistics)
     statistics = model.statistics_of(parameters)
     if np.abs(statistics).max() <= _FAR and in_domain(model, statistics):
-        return Start(statistics, parameters, downlink_bits=bits)
-
+        return Start(statistics, parameters)
     # No data have such statistics, or they are so large that the rows' moments would be lost in
     # rounding. Ŝ_0 is then computed from the clients' rows.
-    def sums(rows: NDArray[Any], lengths: IntArray, weights: FloatArray | None) -> FloatArray:
-        features = model.features(rows)
-        return model.expectation(parameters.natural, features, lengths, weights).statistics
-
-    statistics = pooled_statistics(model, federation, sums)
-    return Start(statistics, parameters, bits, bits, n_passes=1, has_field=False)
+    statistics = clients.mean(messages.expected_statistics, model, parameters)
+    return Start(statistics, parameters, n_passes=1, has_field=False)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..._federation import Federation, read
 from ..._typing import BoolArray, FloatArray, IntArray
 from .._base import Estimate, Step
-from ..client_rows import segment_sums
-from .component_units import RAREST
-from .covariances import packed, without_negative_variance
-from .domain import keeps, with_some_frozen
+from ..client_rows import multiplied_by_client, segment_products, segment_sums, sum_of_rows
+from .component_units import MIN_WEIGHT
+from .domain import satisfies_boundary_rule, with_frozen
+from .linear_algebra import flat_upper_indices, nearest_semidefinite, packed_indices, unpack
+from .m_step import MStep
 from .parameters import Parameters
-from .units import Units, weights_of_rows
+from .units import Units
 
-if TYPE_CHECKING:
-    from .gaussian_mixture import GaussianMixtureModel
-
+_Model = TypeVar("_Model", bound=MStep)
 _State = TypeVar("_State", bound=Any)
 
 
-def for_stream(model: GaussianMixtureModel, state: _State) -> tuple[GaussianMixtureModel, _State]:
+def for_stream(model: _Model, state: _State) -> tuple[_Model, _State]:
     """Model of a stream, and a ``Start`` or ``ServerState`` for it.
 
     If the model is "tied", Ŝ is followed by the second moment of the rows.
@@ -39,7 +38,7 @@ def for_stream(model: GaussianMixtureModel, state: _State) -> tuple[GaussianMixt
 
 
 def with_scatter(
-    model: GaussianMixtureModel,
+    model: MStep,
     federation: Federation,
     parameters: Parameters,
     clients: IntArray,
@@ -51,28 +50,30 @@ def with_scatter(
     Here, clients do this. Unless the covariance is known, they send their scatter about the means
     of θ: the second moment of their rows minus ``_between`` of their statistics.
     """
-    d, squares = model.n_features, np.zeros(len(clients))
-    moment, shares = np.zeros((d, d)), federation.row_weights[clients]
-    for reading in read(federation, clients, model.block_rows):
-        y = model.units.standardize(reading.rows)
-        distances = np.square(parameters.inverses @ y).sum(axis=0)
-        if reading.sample_weight is not None:
-            distances *= reading.sample_weight
-        squares[reading.group] += segment_sums(distances, reading.lengths)
-        if model.covariance_is_rest:
-            y *= np.sqrt(weights_of_rows(shares, reading))
-            moment += y @ y.T
+    squares = np.zeros(len(clients))
+    moments = np.zeros((len(clients), model.n_features**2))
+    for group, rows, lengths, weights in read(federation, clients, model.block_rows):
+        y = model.units.standardize(rows, lengths)
+        white = multiplied_by_client(parameters.inverse_cholesky[None], y, lengths)
+        distances = sum_of_rows(np.square(white))
+        if weights is not None:
+            distances *= weights
+        squares[group] += segment_sums(distances, lengths)
+        if model.is_total_minus_between:
+            weighted = y if weights is None else y * weights
+            moments[group] += segment_products(weighted, y, lengths)
     assert estimate.log_likelihood is not None  # all rows were read
-    log_likelihood = estimate.log_likelihood - 0.5 * squares / federation.totals_of(clients)
-    estimate = estimate._replace(log_likelihood=log_likelihood)
-    if not model.covariance_is_rest:
+    totals = federation.totals_of(clients)
+    estimate = estimate._replace(log_likelihood=estimate.log_likelihood - 0.5 * squares / totals)
+    if not model.is_total_minus_between:
         return estimate
-    own = federation.weights[clients] @ estimate.statistics
-    return estimate._replace(uncompressed=moment - _between(model, parameters.means, own))
+    between = [_between(model, parameters.means, own).ravel() for own in estimate.statistics]
+    scatters = moments / totals[:, None] - between
+    return estimate._replace(uncompressed=scatters[:, flat_upper_indices(model.n_features)])
 
 
 def field_with_moment(
-    model: GaussianMixtureModel,
+    model: MStep,
     parameters: Parameters,
     statistics: FloatArray,
     field: FloatArray,
@@ -88,26 +89,25 @@ def field_with_moment(
     # The covariance subtracts the means of frozen components too: keep their share in the moment.
     before = model.reference(statistics)
     vanishes = _vanishes(model, before + step_size * field, before)
-    estimate = with_some_frozen(model, before + field, before, vanishes)
-    moment = scatter + _between(model, parameters.means, estimate)
+    estimate = with_frozen(model, before + field, before, vanishes)
+    (matrix,) = unpack(np.atleast_2d(scatter), model.n_features)
+    moment = matrix + _between(model, parameters.means, estimate)
     return np.append(field, moment - model.moment(statistics))
 
 
-def with_moment_of(
-    model: GaussianMixtureModel, statistics: FloatArray, parameters: Parameters
-) -> FloatArray:
+def with_moment_of(model: MStep, statistics: FloatArray, parameters: Parameters) -> FloatArray:
     """Statistics with the second moment under these parameters, whose covariance was known.
 
     Where the regularisation exceeds this covariance, it takes its place.
     """
     _, means, _ = model.split(statistics)
     scatter = parameters.covariances - model.regularization(means)
-    (scatter,) = without_negative_variance(scatter[None])
+    (scatter,) = nearest_semidefinite(scatter[None])
     moment = scatter + (parameters.weights[:, None] * means).T @ means
     return np.append(model.reference(statistics), moment)
 
 
-def _between(model: GaussianMixtureModel, means: FloatArray, statistics: FloatArray) -> FloatArray:
+def _between(model: MStep, means: FloatArray, statistics: FloatArray) -> FloatArray:
     """Σ_g E[r_g (y yᵀ - (y - μ_g) (y - μ_g)ᵀ)], shape (n_features, n_features)."""
     table = model.table(statistics)
     mass, first = table[:, :1], table[:, 1 : 1 + model.n_features]
@@ -115,7 +115,7 @@ def _between(model: GaussianMixtureModel, means: FloatArray, statistics: FloatAr
 
 
 def with_variance_along_new_axes(
-    model: GaussianMixtureModel, statistics: FloatArray, units_before: Units, share: float
+    model: MStep, statistics: FloatArray, units_before: Units, share: float
 ) -> FloatArray:
     """Statistics in which a share of the rows varies along new axes.
 
@@ -125,16 +125,14 @@ def with_variance_along_new_axes(
     """
     if model.covariance_type not in ("full", "diag"):
         return statistics
-    d, is_new = model.n_features, model.units.varies & ~units_before.varies
-    squares = np.diagonal(packed(d)) if model.covariance_type == "full" else np.arange(d)
+    d, is_new = model.n_features, model.units.has_variance & ~units_before.has_variance
+    squares = np.diagonal(packed_indices(d)) if model.covariance_type == "full" else np.arange(d)
     table = model.table(statistics).copy()
     table[:, 1 + d + squares[is_new]] += share * table[:, :1]
     return table.ravel()
 
 
-def with_vanishing_ones_frozen(
-    model: GaussianMixtureModel, step: Step, statistics: FloatArray
-) -> Step:
+def with_vanishing_ones_frozen(model: MStep, step: Step, statistics: FloatArray) -> Step:
     """The step, but with unchanged statistics of components that would lose their last mass.
 
     Later rows then find these components unchanged. With less mass, the noise of messages would
@@ -145,13 +143,12 @@ def with_vanishing_ones_frozen(
     vanishes = _vanishes(model, step.statistics, statistics)
     if not vanishes.any():
         return step
-    kept = with_some_frozen(model, step.statistics, statistics, vanishes)
-    return step._replace(statistics=kept) if keeps(model, kept, statistics, 0.0) else step
+    kept = with_frozen(model, step.statistics, statistics, vanishes)
+    is_allowed = satisfies_boundary_rule(model, kept, statistics, 0.0)
+    return step._replace(statistics=kept) if is_allowed else step
 
 
-def _vanishes(
-    model: GaussianMixtureModel, proposal: FloatArray, statistics: FloatArray
-) -> BoolArray:
-    """Whether the mass of each component falls below ``RAREST``, or further if it was below."""
+def _vanishes(model: MStep, proposal: FloatArray, statistics: FloatArray) -> BoolArray:
+    """Whether the mass of each component falls below ``MIN_WEIGHT``, or further if it was below."""
     mass, mass_before = model.table(proposal)[:, 0], model.table(statistics)[:, 0]
-    return mass < np.minimum(mass_before, RAREST)
+    return mass < np.minimum(mass_before, MIN_WEIGHT)

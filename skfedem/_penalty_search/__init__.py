@@ -1,0 +1,1 @@
+"""Parts of the imputer's cross-validated search."""

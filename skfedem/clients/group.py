@@ -1,0 +1,111 @@
+"""The clients' half of a round for a group of clients at one place.
+
+It is the same for every solver, which only says how s̄_i(T(Ŝ)) is estimated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _random
+from .._typing import FloatArray, IntArray
+from ..compression import Compressor
+from ..compression._base import check_compressed, check_n_bytes
+from ..models._base import Estimate
+from ..solvers.base import Broadcast, ClientGroup, Message, Solver, Task
+
+# Larger innovations are due to diverging control variates, not to data.
+_DIVERGED = 1e200
+
+
+def client_half(
+    solver: Solver, task: Task, broadcast: Broadcast, group: ClientGroup
+) -> tuple[Message, FloatArray, Any]:
+    """The active clients' half of a round (lines 5-9 of Algorithm 1, 7-11 of Algorithm 2).
+
+    Parameters
+    ----------
+    solver : Solver
+    task : Task
+    broadcast : Broadcast
+        Ŝ_k and T(Ŝ_k).
+    group : ClientGroup
+        Some active clients.
+
+    Returns
+    -------
+    message : Message
+    controls : ndarray, client vectors
+        V_{k+1,i}, to be kept if the server accepts the round, like ``states``.
+    states : States
+    """
+    estimate, states = solver.estimate(task, broadcast, group)
+    innovations = _innovations(task, broadcast, group, estimate)
+    quantized, sent, n_bytes = compress(task, broadcast, group, innovations)
+    controls = group.controls
+    if task.has_controls:
+        controls = controls + task.control_step * quantized
+    message = Message(
+        quantized=quantized,
+        sent=sent,
+        n_bytes=int(n_bytes.sum()),
+        n_expectations=estimate.n_expectations,
+        log_likelihood=estimate.log_likelihood,
+        uncompressed=estimate.uncompressed,
+    )
+    return message, controls, states
+
+
+def _innovations(
+    task: Task, broadcast: Broadcast, group: ClientGroup, estimate: Estimate
+) -> FloatArray:
+    """Δ_i = S_i - V_i - Ŝ (line 7)."""
+    if not task.has_controls:
+        return estimate.statistics - broadcast.reference
+    innovations = estimate.statistics - group.controls
+    innovations -= broadcast.reference
+    return innovations
+
+
+def compress(
+    task: Task, broadcast: Broadcast, group: ClientGroup, innovations: FloatArray
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Quant(Δ_i) with each client's random numbers; the same in message units; lengths in bytes."""
+    vectors, clients, units = (
+        task.model.vectors(group.federation),
+        group.clients,
+        broadcast.message_units,
+    )
+    lengths = vectors.lengths(clients)
+    if task.omega == 0:
+        n_bytes = task.compressor.n_bytes(innovations, lengths)
+        check_n_bytes(task.compressor, n_bytes, len(clients))
+        return innovations, innovations, n_bytes
+    if units is not None:
+        innovations = units.to_components(innovations)
+    address = task.seed, _random.COMPRESSION, broadcast.round_index
+    uniforms = vectors.uniforms(*address, clients, group.ids)
+    try:
+        sent, n_bytes = task.compressor.send(innovations, uniforms, lengths)
+    except ValueError as error:
+        _raise_if_diverged(task.compressor, innovations, broadcast.round_index, error)
+        raise
+    check_compressed(task.compressor, sent, innovations.shape)
+    check_n_bytes(task.compressor, n_bytes, len(clients))
+    quantized = sent if units is None else units.to_standard(sent)
+    return quantized, sent, n_bytes
+
+
+def _raise_if_diverged(
+    compressor: Compressor, innovations: FloatArray, round_index: int, error: ValueError
+) -> None:
+    """Raise an error that explains innovations too large for the compressor."""
+    largest = np.abs(innovations).max()
+    if largest >= _DIVERGED:  # False for NaN, which has other causes
+        raise ValueError(
+            f"Expected messages of moderate size in round {round_index + 1}, got {largest:.3g}: "
+            f"control variates have diverged. Check that {compressor!r} is unbiased, and that its "
+            "relative variance is at most its omega."
+        ) from error

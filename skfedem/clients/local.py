@@ -1,0 +1,303 @@
+"""Clients in this process: groups of them are processed in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._client_vectors import as_slice
+from .._federation import (
+    ClientMessage,
+    ClientRows,
+    ClientSizes,
+    Federation,
+    client_groups,
+    fingerprint,
+    offsets_of,
+    positions_of,
+)
+from .._history import FLOAT_BITS
+from .._parallel import Workers
+from .._typing import FloatArray, IntArray
+from ..models._base import Model, Parameters
+from ..solvers.base import (
+    AggregatedMessages,
+    Broadcast,
+    ClientGroup,
+    Message,
+    NoStates,
+    Solver,
+    Task,
+)
+from .group import client_half
+from .sums import (
+    ROWS_OF_A_MEAN,
+    MeanTerm,
+    Segments,
+    mean_of_terms,
+    mean_term,
+    segments_of,
+    segments_of_all,
+    shards_of,
+)
+
+
+class SetUpMessage(NamedTuple):
+    """What clients sent and received at once before the first round.
+
+    Attributes
+    ----------
+    name : str
+    n_clients : int
+        Number of clients that sent or received it.
+    n_sent, n_received : float
+        Number of floats that each of them sent and received; a mean if messages differ in length.
+    """
+
+    name: str
+    n_clients: int
+    n_sent: float
+    n_received: float
+
+
+class _Prepared(NamedTuple):
+    """New controls and states of a block of clients, with their indices in the arrays of all."""
+
+    controls: tuple[slice | IntArray, FloatArray]
+    states: list[tuple[slice | IntArray, Any]]
+
+
+class LocalClients:
+    """All clients of a federation, in this process; implements ``Clients``.
+
+    Parameters
+    ----------
+    federation : Federation
+    workers : Workers
+    ids : ndarray of int, default=None
+        Numbers of the clients, if they are not all there are: these address random numbers.
+    """
+
+    def __init__(
+        self, federation: Federation, workers: Workers, ids: IntArray | None = None
+    ) -> None:
+        self.federation, self.workers = federation, workers
+        self.ids = np.arange(federation.n_clients) if ids is None else ids
+        self.controls: FloatArray = np.empty(0)
+        self.states: Any = NoStates()
+        self.messages: list[SetUpMessage] = []
+        self._prepared: tuple[int, list[_Prepared]] | None = None
+
+    @property
+    def sizes(self) -> ClientSizes:
+        """Weights and numbers of rows of the clients."""
+        return self.federation.sizes
+
+    def join(self, solver: Solver, task: Task) -> None:
+        """Tell all clients solver and task; their states are those before the first round."""
+        self.solver, self.task = solver, task
+        self.vectors = task.model.vectors(self.federation)
+        self.controls = self.vectors.zeros() if task.has_controls else np.empty(0)
+        self.states = solver.init(task, self.federation)
+
+    # ---- rounds
+
+    def round(self, broadcast: Broadcast, active: IntArray) -> AggregatedMessages:
+        """Clients' half of a round; new states are only prepared."""
+        if self.task.batch_size is None:
+            n_rows = self.federation.lengths_of(active)
+        else:
+            n_rows = np.full(len(active), self.task.batch_size)
+        block_rows = self.task.model.block_rows
+        shards = shards_of(self.federation.lengths, block_rows)
+        segments = segments_of(active, n_rows, shards, block_rows)
+        half = partial(self._half, broadcast, active, segments)
+        parts = self._by_block(half, segments, block_rows, "round")
+        messages = [message for message, _, _ in parts]
+        self._prepared = broadcast.round_index, [prepared for _, _, prepared in parts]
+        terms = [term for _, own, _ in parts for term in own]
+        return AggregatedMessages(
+            message_sum=self.vectors.total(active, terms, segments.shards),
+            n_active=len(active),
+            n_bytes=sum(message.n_bytes for message in messages),
+            n_expectations=sum(message.n_expectations for message in messages),
+            log_likelihood=self._weighted(active, [m.log_likelihood for m in messages]),
+            uncompressed=self._weighted(active, [m.uncompressed for m in messages], 0.0),
+        )
+
+    def _half(
+        self, broadcast: Broadcast, active: IntArray, segments: Segments, block: slice
+    ) -> tuple[Message, list[FloatArray], _Prepared]:
+        """Messages of a block of segments, the terms of these in the sum, and new states."""
+        first, last = segments.slices[block][0].start, segments.slices[block][-1].stop
+        group, own, indices = self._group(active[first:last])
+        message, controls, states = client_half(self.solver, self.task, broadcast, group)
+        terms = self._terms(group.clients, message.quantized, first, segments.slices[block])
+        prepared = _Prepared((own, controls), list(zip(indices, states, strict=True)))
+        without_vectors = message._replace(quantized=np.empty(0), sent=np.empty(0))
+        return without_vectors, terms, prepared
+
+    def _group(
+        self, clients: IntArray
+    ) -> tuple[ClientGroup, slice | IntArray, list[slice | IntArray]]:
+        """Group of some clients, and the indices of their controls and states."""
+        numbers, own = as_slice(clients), self.vectors.indices(clients)
+        solver, indices = self.solver, []
+        for name in self.states._fields:
+            if name in solver.per_row:
+                indices.append(_rows_of(self.federation, clients))
+            else:
+                indices.append(numbers if name in solver.per_client else own)
+        states = type(self.states)(
+            *(field[at] for field, at in zip(self.states, indices, strict=True))
+        )
+        controls = self.controls[own] if self.task.has_controls else self.controls
+        group = ClientGroup(self.federation, clients, self.ids[clients], controls, states)
+        return group, own, indices
+
+    def _terms(
+        self, clients: IntArray, vectors: FloatArray, first: int, slices: list[slice]
+    ) -> list[FloatArray]:
+        """Weighted sums of the segments of a block, whose first client has the number ``first``."""
+        segments = [slice(own.start - first, own.stop - first) for own in slices]
+        weights = self.federation.weights[clients]
+        return [
+            self.vectors.weighted(weights[own], clients[own], vectors[at])
+            for own, at in zip(segments, self.vectors.split(clients, segments), strict=True)
+        ]
+
+    def _weighted(self, clients: IntArray, parts: list[Any], nothing: float = np.nan) -> Any:
+        """Σ w_i times numbers that every client sent, or ``nothing``."""
+        if not parts or parts[0] is None:
+            return nothing
+        return self.federation.weights[clients] @ np.concatenate(parts)
+
+    def commit(self, round_index: int) -> None:
+        """Replace the states by those prepared in this round; drop those of another round."""
+        if self._prepared is not None and self._prepared[0] == round_index:
+            for (own, controls), states in self._prepared[1]:
+                if self.task.has_controls:
+                    self.controls[own] = controls
+                for field, (at, new) in zip(self.states, states, strict=True):
+                    field[at] = new
+        self._prepared = None
+
+    # ---- set-up and evaluation
+
+    def mean(self, message: ClientMessage, *arguments: Any) -> FloatArray:
+        """Σ_i w_i m_i over all clients, relative to m_0: equal messages have an exact mean."""
+        federation, every = self.federation, np.arange(self.federation.n_clients)
+        segments = segments_of_all(federation.lengths, ROWS_OF_A_MEAN)
+
+        def part(block: slice) -> list[MeanTerm]:
+            rows = (
+                ClientRows(federation, every[own], self.ids[own]) for own in segments.slices[block]
+            )
+            return [
+                mean_term(federation.weights[own.clients], message(own, *arguments)) for own in rows
+            ]
+
+        parts = self._by_block(part, segments, ROWS_OF_A_MEAN, message.__name__)
+        terms = [term for own in parts for term in own]
+        self._count(message.__name__, len(every), terms[0].first.size, arguments)
+        return mean_of_terms(terms, segments.shards)
+
+    def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
+        """Messages of some clients, one by one."""
+
+        def answer(client: int) -> Any:
+            own = slice(client, client + 1)
+            rows = ClientRows(self.federation, np.array([client]), self.ids[own])
+            return message(rows, *arguments)[0]
+
+        answers = self.workers.map(answer, clients.tolist(), message.__name__)
+        size = sum(np.size(own) for own in answers) / max(1, len(answers))
+        self._count(message.__name__, len(answers), size, arguments)
+        return answers
+
+    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
+        """Count numbers that all clients, or so many, receive."""
+        n_clients = self.federation.n_clients if n_clients is None else n_clients
+        self.messages.append(SetUpMessage(name, n_clients, 0, n_numbers))
+
+    def _count(
+        self, name: str, n_clients: int, n_numbers: float, arguments: tuple[Any, ...]
+    ) -> None:
+        told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
+        self.messages.append(SetUpMessage(name, n_clients, n_numbers, told))
+
+    def bits(self, first: int = 0) -> tuple[int, int]:
+        """Bits that clients sent and received in messages of the set-up, from one of them on."""
+        new = self.messages[first:]
+        sent = sum(round(own.n_clients * own.n_sent) for own in new)
+        received = sum(round(own.n_clients * own.n_received) for own in new)
+        return FLOAT_BITS * sent, FLOAT_BITS * received
+
+    def mean_field(
+        self, model: Model, parameters: Parameters, reference: Any, *, initial: bool = False
+    ) -> tuple[FloatArray, float]:
+        """h(Ŝ) and the mean log-likelihood, from all rows; V_i := h_i(Ŝ) if ``initial``."""
+        federation, vectors = self.federation, model.vectors(self.federation)
+        every = np.arange(federation.n_clients)
+        segments = segments_of_all(federation.lengths, model.block_rows)
+
+        def part(block: slice) -> tuple[list[FloatArray], FloatArray]:
+            slices = segments.slices[block]
+            first, last = slices[0].start, slices[-1].stop
+            clients = every[first:last]
+            estimate = model.all_rows(federation, parameters, clients)
+            fields = estimate.statistics - reference
+            if initial:
+                self.controls[vectors.indices(clients)] = fields
+            assert estimate.log_likelihood is not None  # all rows were read
+            return self._terms(clients, fields, first, slices), estimate.log_likelihood
+
+        parts = self._by_block(part, segments, model.block_rows, "evaluation")
+        terms = [term for own, _ in parts for term in own]
+        log_likelihood = self._weighted(every, [own for _, own in parts])
+        return vectors.total(every, terms, segments.shards), float(log_likelihood)
+
+    def control(self) -> FloatArray:
+        """V = Σ_i w_i V_i."""
+        every = np.arange(self.federation.n_clients)
+        segments = segments_of_all(self.federation.lengths, self.task.model.block_rows)
+        if not self.task.has_controls:
+            return self.vectors.total(every[:0], [], [])
+        terms = self._terms(every, self.controls, 0, segments.slices)
+        return self.vectors.total(every, terms, segments.shards)
+
+    def _by_block(
+        self,
+        function: Callable[[slice], Any],
+        segments: Segments,
+        block_rows: int,
+        kind: str,
+    ) -> list[Any]:
+        """Results for blocks of consecutive segments, in order; threads share the blocks."""
+        blocks = client_groups(offsets_of(segments.n_rows), block_rows)
+        return self.workers.map(function, blocks, kind)
+
+    # ---- states
+
+    def fingerprint(self) -> str:
+        """Digest of all rows and their weights, to recognise other data of the same sizes."""
+        return fingerprint(self.federation)
+
+    def save(self) -> dict[str, Any]:
+        """Controls and states of all clients."""
+        return {"controls": self.controls, "states": self.states}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Replace controls and states by saved ones."""
+        self.controls, self.states = saved["controls"], saved["states"]
+
+
+def _rows_of(federation: Federation, clients: IntArray) -> slice | IntArray:
+    """Indices of the rows of some clients."""
+    group = as_slice(clients)
+    if isinstance(group, slice):
+        return slice(int(federation.offsets[group.start]), int(federation.offsets[group.stop]))
+    return positions_of(federation.offsets[clients], federation.lengths_of(clients))

@@ -1,0 +1,209 @@
+"""State of server and clients after a fit, from which another one can continue."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._federation import ClientSizes
+from .._input.known_labels import check_kinds, find_labels
+from .._typing import FloatArray, IntArray
+from ..models._base import Start
+from ._state import Continuation, RunState
+from ._stopping import CriterionGains
+from .base import Clients, Problem, ServerState
+
+# Bound of the rounding error of V after a long run, relative to the largest number in the V_i, or
+# to 1, the size of a mixture's Ŝ in standard units, if the V_i have become small.
+_ROUNDING = 1e-12
+
+
+class NoiseSources(NamedTuple):
+    """What makes rounds noisy; ``solver`` is a name, or "stream"."""
+
+    solver: str
+    omega: float
+    participation: float
+    batch_size: int | None
+
+
+class FittedState(NamedTuple):
+    """State of server and clients after a fit or a call of a stream.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (n_clients,)
+        Labels of the clients.
+    totals : ndarray of shape (n_clients,)
+        Sum of the weights of each client's rows; their number if rows have no weights.
+    weights : ndarray of shape (n_clients,)
+        w_i.
+    n_samples : float
+        Number of rows of all clients in a fit; in a stream, of rows read so far, at its start or
+        in rounds.
+    n_inner : int
+        k_in.
+    data : str
+        Fingerprint of the rows if the clients' states are only valid for these rows, otherwise "".
+    model : Model
+        The estimator's model, with the units of Ŝ and V.
+    server : ServerState
+    controls : ndarray
+        V_i of all clients; client vectors.
+    states : States
+        What else the solver keeps of them.
+    noise : NoiseSources
+        Noise with which the limit of automatic steps was learnt.
+    gains : CriterionGains or None
+        Gains of the last rounds, if these were exact and the last one was evaluated.
+    row_weight : float, default=1.0
+        Weight of each row of a fit if all weights were equal; not included in ``totals``.
+    average : ndarray or None
+        Average of Ŝ over the rounds of a stream with automatic steps, if there were any.
+    """
+
+    ids: NDArray[Any]
+    totals: IntArray | FloatArray
+    weights: FloatArray
+    n_samples: float
+    n_inner: int
+    data: str
+    model: Any
+    server: ServerState
+    controls: FloatArray
+    states: Any
+    noise: NoiseSources
+    gains: CriterionGains | None = None
+    row_weight: float = 1.0
+    average: FloatArray | None = None
+
+
+def fitted_state(
+    ids: NDArray[Any],
+    totals: IntArray | FloatArray,
+    solver: str,
+    problem: Problem,
+    state: RunState,
+    data: str = "",
+) -> FittedState:
+    """State after a run; ``data`` and ``totals`` as in ``FittedState``."""
+    assert state.clients is not None  # a run has ended
+    gains = state.stopping if isinstance(state.stopping, CriterionGains) else None
+    if gains is not None and np.isnan(gains.next_criterion):
+        gains = None
+    return FittedState(
+        ids=ids,
+        totals=totals,
+        weights=problem.sizes.weights,
+        n_samples=problem.sizes.n_samples,
+        n_inner=problem.n_inner,
+        data=data,
+        model=problem.model,
+        server=state.server,
+        controls=state.clients["controls"],
+        states=state.clients["states"],
+        noise=_noise_sources(problem, solver),
+        gains=gains,
+    )
+
+
+def same_rows(
+    fitted: FittedState, totals: IntArray | FloatArray, ids: NDArray[Any], data: str
+) -> bool:
+    """Whether clients and rows are those of the fit; ``data`` as in ``FittedState``."""
+    return (
+        np.array_equal(fitted.ids, ids)
+        and np.array_equal(fitted.totals, totals)
+        and fitted.data == data
+    )
+
+
+def continued(
+    fitted: FittedState,
+    solver: str,
+    problem: Problem,
+    clients: Clients,
+    start: Start,
+    totals: IntArray | FloatArray,
+    ids: NDArray[Any],
+    data: str,
+) -> Start:
+    """Start of a run that continues another one: its V, its count of rounds, its random streams.
+
+    The problem is in the units of the fit. Known clients keep their control variates; new ones
+    start with V_i = 0. If nothing has changed, clients keep all states; otherwise VR-FedEM's
+    estimates are reset. Vectors on the clients' own rows require the same rows. The clients have
+    joined. Raises ValueError if labels are of another kind than the known ones.
+    """
+    fitted = with_noise(fitted, problem, solver)
+    saved = clients.save()
+    controls, states = saved["controls"], saved["states"]
+    same_solver = fitted.n_inner == problem.n_inner and type(fitted.states) is type(states)
+    if same_solver and same_rows(fitted, totals, ids, data):
+        states = type(states)(*(kept.copy() for kept in fitted.states))
+    if problem.task.has_controls and fitted.controls.size:
+        if np.array_equal(fitted.ids, ids):
+            controls[:] = fitted.controls
+        else:
+            check_kinds(fitted.ids, ids)
+            at = find_labels(fitted.ids, ids)
+            controls[at >= 0] = fitted.controls[at[at >= 0]]
+    clients.restore({"controls": controls, "states": states})
+    server = fitted.server._replace(
+        statistics=start.statistics,
+        parameters=start.parameters,
+        control=_continued_control(fitted, problem.sizes, clients, controls, ids),
+        has_field=start.has_field,
+    )
+    # ``start_again`` returns this very object if the run starts where the other one ended.
+    gains = fitted.gains if start.parameters is fitted.server.parameters else None
+    return start._replace(kept=Continuation(server, gains))
+
+
+def _continued_control(
+    fitted: FittedState,
+    sizes: ClientSizes,
+    clients: Clients,
+    controls: FloatArray,
+    ids: NDArray[Any],
+) -> FloatArray:
+    """V of the fit, unless clients or weights changed or its rounding errors are large."""
+    control, control_before = clients.control(), fitted.server.control
+    # Without np.abs, which would need a temporary array as large as all V_i.
+    largest = max(controls.max(initial=0), -controls.min(initial=0))
+    is_same = (
+        np.array_equal(fitted.ids, ids)
+        and np.array_equal(fitted.weights, sizes.weights)
+        and np.allclose(control, control_before, rtol=0, atol=_ROUNDING * max(1.0, largest))
+    )
+    return control_before if is_same else control
+
+
+def with_noise(fitted: FittedState, problem: Problem, solver: str) -> FittedState:
+    """The state with the limit of steps reset if it was learnt in rounds of another kind."""
+    noise = _noise_sources(problem, solver)
+    if fitted.noise == noise:
+        return fitted
+    server = fitted.server._replace(step_limit=inf, frozen_until=0)
+    return fitted._replace(noise=noise, server=server)
+
+
+def _noise_sources(problem: Problem, solver: str) -> NoiseSources:
+    return NoiseSources(solver, problem.omega, problem.participation, problem.task.batch_size)
+
+
+def of_stream(fitted: FittedState) -> bool:
+    """Whether the last rounds belonged to a stream."""
+    return fitted.noise.solver == "stream"
+
+
+def at_average(fitted: FittedState) -> FittedState:
+    """State with the average of a stream in place of Ŝ: the estimate, from which fits start."""
+    if fitted.average is None:
+        return fitted
+    parameters = fitted.model.maximization(fitted.average)
+    server = fitted.server._replace(statistics=fitted.average, parameters=parameters)
+    return fitted._replace(server=server, average=None)

@@ -1,0 +1,458 @@
+"""What server and clients agree on in a round, and what is theirs: the contract of solvers.
+
+A round is: broadcast, the clients' half (``estimate`` of the solver, then innovation, compression
+and control variates, which ``skfedem.clients`` has for all solvers), messages, the server's half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil, inf, nan
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _random
+from .._federation import (
+    ClientSizes,
+    Federation,
+    SetUp,
+    draw_minibatches,
+    draw_weighted_minibatches,
+    positions_of,
+)
+from .._serialization import serializable
+from .._typing import FloatArray, IntArray, Participation
+from ..compression import Compressor
+from ..models._base import Estimate, Model, Parameters, Step
+from ..participation import inclusion_probability
+
+
+class StepLimits(NamedTuple):
+    """Limits of automatic steps, measured with ``step_size_constants.py``.
+
+    Attributes
+    ----------
+    shrinkage_of_short, shrinkage_of_noisy : float
+        Factor for the limit after a step that had to be shortened, and after one that was too noisy
+        to be repeated many times.
+    frozen_rounds : float
+        After a shortened step, Ŝ is frozen for this many times (1 + ω) / p rounds, in which control
+        variates adapt. With 1, up to eight steps in a row were shortened; 6 was no better than 3.
+    """
+
+    shrinkage_of_short: float = 0.7
+    shrinkage_of_noisy: float = 0.95
+    frozen_rounds: float = 3.0
+
+
+STEP_LIMITS = StepLimits()
+
+
+@serializable
+class Task(NamedTuple):
+    """What server and clients have to agree on.
+
+    Attributes
+    ----------
+    model : Model
+    compressor : Compressor
+    omega : float
+        ω of the compressor for messages of this length (the largest ω, if lengths differ).
+    control_step : float
+        Step size α of the control variates.
+    has_controls : bool
+        Whether clients keep control variates; without them, V = 0.
+    batch_size : int or None
+        Minibatch size b, in rows per client and round; None for all rows.
+    replacement : bool
+        Whether minibatches are drawn with replacement.
+    seed : int
+        Seed of all random streams.
+    """
+
+    model: Model
+    compressor: Compressor
+    omega: float = 0.0
+    control_step: float = 1.0
+    has_controls: bool = True
+    batch_size: int | None = None
+    replacement: bool = True
+    seed: int = 0
+
+
+class Problem(NamedTuple):
+    """The task, the sizes of the clients, and what only the server knows of a run.
+
+    Attributes
+    ----------
+    task : Task
+    sizes : ClientSizes
+        Weights and numbers of rows of the clients.
+    participation : float or int
+        Probability p that a client takes part in a round, or the number of clients that do.
+    n_inner : int
+        Number k_in of inner rounds between two passes over all rows; 1 without such rounds or
+        passes.
+    participating_weight : float
+        Σ w_i over the clients of ``sizes``. Below 1 in a stream, if other clients have no rows at
+        the moment or do not take part; they then contribute only through V.
+    persistent_noise : bool
+        Whether messages are noisy even at the optimum: with minibatches without variance reduction,
+        sampled E-steps, and in streams.
+    """
+
+    task: Task
+    sizes: ClientSizes
+    participation: Participation = 1.0
+    n_inner: int = 1
+    participating_weight: float = 1.0
+    persistent_noise: bool = False
+
+    @property
+    def model(self) -> Model:
+        """The model of the task."""
+        return self.task.model
+
+    @property
+    def omega(self) -> float:
+        """ω of the task."""
+        return self.task.omega
+
+    @property
+    def inclusion_probability(self) -> float:
+        """p, also if ``participation`` is a number of clients."""
+        return inclusion_probability(self.participation, self.sizes.n_clients)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the server's field is the exact mean field, without randomness."""
+        everybody = self.inclusion_probability == 1 and self.participating_weight == 1
+        all_rows = self.task.batch_size is None and not self.model.is_random
+        return self.omega == 0 and everybody and all_rows and not self.persistent_noise
+
+
+class Broadcast(NamedTuple):
+    """Message of the server to the active clients at the start of round ``round_index``.
+
+    ``outer_loop`` numbers the outer loops of VR-FedEM. ``parameters`` are T(Ŝ), which a client can
+    compute from Ŝ; ``reference``, Ŝ or 0, is subtracted from s̄_i to get the client's field.
+    ``message_units``, determined by T(Ŝ), convert client vectors to the units in which they are
+    compressed (``to_components``) and back (``to_standard``); None without conversion or
+    compression.
+    """
+
+    round_index: int
+    outer_loop: int
+    reference: FloatArray | float
+    parameters: Parameters
+    message_units: Any = None
+
+
+class States(Protocol):
+    """States of clients: a NamedTuple of arrays that the solver defines, possibly empty."""
+
+    def __init__(self, *fields: NDArray[Any]) -> None: ...
+
+    def __iter__(self) -> Iterator[NDArray[Any]]: ...
+
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+
+
+class NoStates(NamedTuple):
+    """States of a solver whose clients keep nothing but control variates."""
+
+
+class ClientGroup(NamedTuple):
+    """Some clients at one place: their rows, numbers and states.
+
+    Attributes
+    ----------
+    federation : Federation
+        Rows of the clients at this place; a deployed client is alone in its own.
+    clients : ndarray of int, shape (n,)
+        Positions in this federation of the clients of the group, in increasing order.
+    ids : ndarray of int, shape (n,)
+        Their numbers among all clients, which address their random numbers.
+    controls : ndarray, client vectors
+        V_i of the group; empty without control variates.
+    states : States
+        What else the solver keeps of them.
+    """
+
+    federation: Federation
+    clients: IntArray
+    ids: IntArray
+    controls: FloatArray
+    states: Any
+
+
+class Message(NamedTuple):
+    """Messages of a group of clients to the server.
+
+    Attributes
+    ----------
+    quantized : ndarray
+        Quant(Δ_i) as decoded by the server; client vectors.
+    sent : ndarray
+        The same in the ``message_units`` of the broadcast, if any: what the compressor encodes.
+    n_bytes : int
+        Total length of the encoded messages.
+    n_expectations : int
+        Number of conditional expectations that were computed.
+    log_likelihood : ndarray of shape (n_clients,) or None
+        Mean log-likelihood of each client's rows in nats, if all rows were read.
+    uncompressed : ndarray of shape (n_clients, n_uncompressed) or None
+        What else the clients send in a stream, see ``Model.n_uncompressed``.
+    """
+
+    quantized: FloatArray
+    sent: FloatArray
+    n_bytes: int
+    n_expectations: int
+    log_likelihood: FloatArray | None = None
+    uncompressed: FloatArray | None = None
+
+
+class AggregatedMessages(NamedTuple):
+    """Sums over the messages of the active clients.
+
+    ``message_sum`` is Σ w_i Quant(Δ_i). ``log_likelihood`` is the weighted sum of the clients'
+    means if they read all rows, otherwise NaN, and ``uncompressed`` that of what they also sent in
+    a stream. The others are plain sums.
+    """
+
+    message_sum: FloatArray
+    n_active: int
+    n_bytes: int
+    n_expectations: int
+    log_likelihood: float = nan
+    uncompressed: FloatArray | float = 0.0
+
+
+class ServerState(NamedTuple):
+    """State of the server: Ŝ, T(Ŝ), V, and what limits its automatic steps.
+
+    Automatic steps are at most ``step_limit``, which shrinks when the safeguard acts, or when
+    persistent noise is too large for the step. ``has_field`` is False if h(Ŝ) is meaningless,
+    because Ŝ_0 is s̄ at parameters that are not T of any statistic. ``n_restarts`` counts the outer
+    loops that started before k_in rounds were over: after a step that the safeguard shortened, and
+    to confirm convergence. Before round ``frozen_until``, automatic steps are 0, so that control
+    variates can adapt to the fields at Ŝ. ``memory`` is what else the server of a solver keeps.
+    """
+
+    round_index: int
+    statistics: Any
+    parameters: Parameters
+    control: FloatArray
+    step_limit: float = inf
+    n_restarts: int = 0
+    frozen_until: int = 0
+    has_field: bool = True
+    memory: Any = None
+
+
+class RoundInfo(NamedTuple):
+    """Summary of a round: H, how often the step was halved, and the step that was taken."""
+
+    field: FloatArray
+    field_sq_norm: float
+    safeguarded: int
+    step_taken: float
+
+
+class Clients(SetUp, Protocol):
+    """Where rows and states of clients live, as the server knows it.
+
+    The server reads no rows: it opens rounds, asks for messages, and has states saved and restored.
+    """
+
+    def join(self, solver: Solver, task: Task) -> None:
+        """Tell all clients solver and task; their states are those before the first round."""
+
+    def round(self, broadcast: Broadcast, active: IntArray) -> AggregatedMessages:
+        """Clients' half of a round; new states are only prepared."""
+
+    def commit(self, round_index: int) -> None:
+        """Replace the states by those prepared in this round; drop those of another round.
+
+        The server calls it when it has closed the round, again if it was interrupted meanwhile.
+        """
+
+    def mean_field(
+        self, model: Model, parameters: Parameters, reference: Any, *, initial: bool = False
+    ) -> tuple[FloatArray, float]:
+        """h(Ŝ) and the mean log-likelihood, from all rows; V_i := h_i(Ŝ) if ``initial``."""
+
+    def control(self) -> FloatArray:
+        """V = Σ_i w_i V_i."""
+
+    def fingerprint(self) -> str:
+        """Digest of all rows and their weights, to recognise other data of the same sizes."""
+
+    def save(self) -> dict[str, Any]:
+        """Controls and states of all clients."""
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Replace controls and states by saved ones."""
+
+
+class Solver(NamedTuple):
+    """How clients estimate s̄_i(T(Ŝ)), and what they keep for it; a record of functions.
+
+    Attributes
+    ----------
+    name : str
+    estimate : callable
+        ``estimate(task, broadcast, group)`` returns the ``Estimate`` of the clients of a group and
+        their new states. It does not modify their states, so that a round that the server does not
+        accept has no effect.
+    init : callable
+        ``init(task, federation)`` returns the states of all clients of a place before round 0.
+    per_client, per_row : tuple of str
+        Fields of the states with one entry (or row) per client, and per row of each client; the
+        others are client vectors.
+    variance_reduced : bool
+        Whether the noise of minibatches in the estimates vanishes in the limit.
+    is_random : bool
+        Whether estimates from all rows are random, as those of Markov chains are.
+    server_half : callable or None
+        The server's half of a round in place of ``server_half``.
+    columns : callable or None
+        ``columns(server, info)`` returns further columns of the history.
+    """
+
+    name: str
+    estimate: Callable[[Task, Broadcast, ClientGroup], tuple[Estimate, Any]]
+    init: Callable[[Task, Federation], Any] = lambda task, federation: NoStates()
+    per_client: tuple[str, ...] = ()
+    per_row: tuple[str, ...] = ()
+    variance_reduced: bool = False
+    is_random: bool = False
+    server_half: Callable[..., tuple[ServerState, RoundInfo]] | None = None
+    columns: Callable[[ServerState, RoundInfo], dict[str, float]] | None = None
+
+
+def row_keys(group: ClientGroup) -> NDArray[np.uint64]:
+    """Keys of the rows of a group, client after client, for ``_random.row_uniforms``."""
+    federation, clients = group.federation, group.clients
+    starts, lengths = federation.offsets[clients], federation.lengths_of(clients)
+    rows = positions_of(starts, lengths)
+    if federation.row_keys is not None:
+        return federation.row_keys[rows]
+    numbers = rows - np.repeat(starts, lengths)
+    keys: NDArray[np.uint64] = (np.repeat(group.ids, lengths) << 32 | numbers).astype(np.uint64)
+    return keys
+
+
+def draw_minibatch(task: Task, round_index: int, group: ClientGroup) -> Any:
+    """Draw a minibatch of each client of a group; return the E-step's input."""
+    federation, clients, size = group.federation, group.clients, task.batch_size
+    assert size is not None  # else, solvers read all rows
+    uniforms = _random.client_uniforms(task.seed, _random.MINIBATCH, round_index, group.ids, size)
+    if federation.sample_weight is None:
+        lengths = federation.lengths_of(clients)
+        batches = draw_minibatches(uniforms, lengths, replacement=task.replacement)
+    else:
+        batches = draw_weighted_minibatches(uniforms, federation, clients)
+    return task.model.minibatch(federation, clients, batches)
+
+
+def outer_loop_of(problem: Problem, server: ServerState) -> int:
+    """Number of the outer loop of the next round."""
+    return server.round_index // problem.n_inner + server.n_restarts
+
+
+def broadcast_of(problem: Problem, server: ServerState) -> Broadcast:
+    """Message of the server to the clients at the start of a round."""
+    model, parameters = problem.model, server.parameters
+    return Broadcast(
+        server.round_index,
+        outer_loop_of(problem, server),
+        model.reference(server.statistics),
+        parameters,
+        message_units_of(problem.task, parameters),
+    )
+
+
+def message_units_of(task: Task, parameters: Parameters) -> Any:
+    """Units in which messages are compressed; None for those of the statistics."""
+    return task.model.message_units(parameters) if task.omega else None
+
+
+def mean_field(problem: Problem, server: ServerState, aggregated: AggregatedMessages) -> FloatArray:
+    """H, the server's estimate of the mean field (line 14 of Algorithm 1)."""
+    share = problem.inclusion_probability * problem.participating_weight
+    return server.control + aggregated.message_sum / share
+
+
+def after_short_step(problem: Problem, server: ServerState) -> ServerState:
+    """State after a shortened automatic step: a new outer loop, and rounds with step 0.
+
+    SPIDER's running estimates would keep the errors accumulated so far. So would V, if messages are
+    compressed or clients absent: the next steps would fail as well, each shortening all later ones.
+    """
+    server = server._replace(n_restarts=server.n_restarts + 1)
+    p = problem.inclusion_probability
+    uses_control = problem.task.control_step > 0 and (problem.omega > 0 or p < 1)
+    if problem.persistent_noise or not uses_control:
+        return server
+    frozen = ceil(STEP_LIMITS.frozen_rounds * (1 + problem.omega) / p)
+    return server._replace(frozen_until=server.round_index + frozen)
+
+
+def server_half(
+    problem: Problem, server: ServerState, aggregated: AggregatedMessages, step_size: float
+) -> tuple[ServerState, RoundInfo]:
+    """Server's half of a round: H, Ŝ, V, T(Ŝ) (lines 14-17 of Algorithm 1, 13-16 of Algorithm 2).
+
+    Parameters
+    ----------
+    problem : Problem
+    server : ServerState
+    aggregated : AggregatedMessages
+        Σ over the active clients of w_i Quant(Δ_i).
+    step_size : float
+        γ.
+
+    Returns
+    -------
+    server : ServerState
+    info : RoundInfo
+    """
+    model = problem.model
+    field = model.stream_field(
+        server.parameters,
+        server.statistics,
+        mean_field(problem, server, aggregated),
+        aggregated.uncompressed / problem.participating_weight,
+        step_size,
+    )
+    if step_size == 0:  # Ŝ is fixed while V adapts
+        step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
+    else:
+        step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
+    control = server.control
+    if problem.task.has_controls:
+        control = control + problem.task.control_step * aggregated.message_sum
+    after = server._replace(
+        round_index=server.round_index + 1,
+        statistics=step.statistics,
+        parameters=model.maximization(step.statistics),
+        control=control,
+        step_limit=_limit_after(problem, server.step_limit, step_size, step),
+        has_field=True,
+    )
+    sq_norm = step.field_sq_norm if server.has_field else nan
+    return after, RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)
+
+
+def _limit_after(problem: Problem, limit: float, step_size: float, step: Step) -> float:
+    """Limit of automatic steps after a step γ, smaller if that was shortened or too noisy."""
+    if step.step_taken < step_size:
+        return min(limit, STEP_LIMITS.shrinkage_of_short * step_size)
+    if step.noisy and problem.persistent_noise:
+        return min(limit, STEP_LIMITS.shrinkage_of_noisy * step_size)
+    return limit
