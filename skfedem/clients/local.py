@@ -100,6 +100,7 @@ class LocalClients:
         """Tell all clients solver and task; their states are those before the first round."""
         self.solver, self.task = solver, task
         self.vectors = task.model.vectors(self.federation)
+        self.shards = shards_of(self.federation.lengths, task.model.block_rows)
         self.controls = self.vectors.zeros() if task.has_controls else np.empty(0)
         self.states = solver.init(task, self.federation)
 
@@ -112,8 +113,7 @@ class LocalClients:
         else:
             n_rows = np.full(len(active), self.task.batch_size)
         block_rows = self.task.model.block_rows
-        shards = shards_of(self.federation.lengths, block_rows)
-        segments = segments_of(active, n_rows, shards, block_rows)
+        segments = segments_of(active, n_rows, self.shards, block_rows)
         half = partial(self._half, broadcast, active, segments)
         parts = self._by_block(half, segments, block_rows, "round")
         messages = [message for message, _, _ in parts]
