@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._federation import ClientSizes
-from .._input.known_labels import check_kinds, find_labels
+from .._data.labels import check_kinds, find_labels
 from .._typing import FloatArray, IntArray
 from ..models._base import Start
 from ._state import Continuation, RunState
