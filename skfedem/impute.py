@@ -10,17 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
-from ._federation import Federation
-from ._imputer.fitted import FittedMatrix, tags_of_matrices
-from ._imputer.warnings import warn_of_fit
 from ._data.cells import CellData, read_cells
 from ._data.features import features_of, store
 from ._data.frame_labels import fit_labels
 from ._data.matrices import holds_clients
+from ._federation import Federation
+from ._imputer.fitted import FittedMatrix, tags_of_matrices
+from ._imputer.warnings import warn_of_fit
 from ._parallel import Workers
 from ._parameters import (
-    check_minibatches,
     check_choice,
+    check_minibatches,
     check_number,
     check_rank,
     check_switch,

@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator
 
 from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._federation import Federation, sample_weight_of
 from skfedem._data import clients as clients_module
-from skfedem._data.labels import group_rows
 from skfedem._data.clients import read_clients
+from skfedem._data.labels import group_rows
 from skfedem._data.tables import is_mapped
+from skfedem._federation import Federation, sample_weight_of
 from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.units import mean_of_rows, second_moment

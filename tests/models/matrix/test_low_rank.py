@@ -20,8 +20,8 @@ from low_rank_cells import (
 )
 from skfedem import FederatedMatrixImputer
 from skfedem._client_vectors import weighted_sum
-from skfedem._federation import Federation, offsets_of
 from skfedem._data.cells import read_cells
+from skfedem._federation import Federation, offsets_of
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
