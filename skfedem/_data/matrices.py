@@ -34,6 +34,11 @@ def client_matrix(table: Table, whose: str) -> Any:
     """One client's table as a COO array or matrix, or a 2-D or 3-D array of numbers."""
     if issparse(table):
         return _as_coo(table, whose)
+    if is_client_list(table):
+        raise ValueError(
+            f"Expected one table{whose}, got a list of {len(table)} tables. Give each as a client "
+            "of its own, or a 3-D array."
+        )
     array = as_numbers(table, whose, ENCODE_CELLS)
     check_dimensions(array, (2, 3), f"Expected a 2-D or 3-D table{whose}", GIVE_MATRICES)
     return array

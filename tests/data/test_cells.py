@@ -526,6 +526,7 @@ BAD = {
         missing_values=10**400,
     ),
     "one dimension": case(np.zeros(3), "Expected 2D array, got 1D"),
+    "tables in a table": case([MATRICES[0], MATRICES], "table for client 1, got a list of 3"),
     "four dimensions": case([np.zeros((1, 1, 1, 1))], "2-D or 3-D.*client 0"),
 }
 NO_CELLS = {

@@ -329,7 +329,7 @@ def test_bad_triplets_after_the_fit(of_triplets, bad, says):
         with pytest.raises((TypeError, ValueError), match=f"{where}: .*{says}") as caught:
             answer([*TRIPLETS[:2], bad])
         # The client is named once.
-        assert "client" not in str(caught.value).removeprefix(where)
+        assert "client 2" not in str(caught.value).removeprefix(where)
 
 
 @pytest.mark.parametrize("as_given", [np.asarray, pd.DataFrame])
