@@ -10,16 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
+from ._data.cells import CellData, read_cells
+from ._data.features import features_of, store
+from ._data.frame_labels import fit_labels
+from ._data.matrices import holds_clients
 from ._federation import Federation
 from ._imputer.fitted import FittedMatrix, tags_of_matrices
 from ._imputer.warnings import warn_of_fit
-from ._input.cells import CellData, check_cells
-from ._input.clients import check_minibatches, features_of, store
-from ._input.matrices import holds_clients
-from ._input.table_labels import fit_labels
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
+    check_minibatches,
     check_number,
     check_rank,
     check_switch,
@@ -403,7 +404,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
-        data = check_cells(settings, X, clients, shape=shape, family=FAMILIES[self.family])
+        data = read_cells(settings, X, clients, shape=shape, family=FAMILIES[self.family])
         check_rank("rank", self.rank, data.shape)
         ids = data.ids[data.observers]
         federation = cell_federation(data, self.client_weights)

@@ -32,7 +32,6 @@ from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.units import standard_units
-from skfedem.solvers._from_parameters import SOLVERS
 from skfedem.solvers._loop import open_round
 from skfedem.solvers._state import initial_state
 from skfedem.solvers.base import ClientGroup, Problem, Task, server_half

@@ -15,17 +15,18 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._compat import in_container, in_containers
-from .._federation import client_groups, offsets_of
-from .._input.cells import (
+from .._data.by_client import each_table, each_table_stacked, stacks
+from .._data.cells import (
     CellData,
-    check_clients_of_sites,
-    check_matrix,
-    check_triplets,
-    refuse_triplets_alone,
+    check_not_triplets,
+    read_clients_of_sites,
+    read_matrix,
+    read_triplets,
 )
-from .._input.each_client import each_client_stacked, stacks
-from .._input.matrices import checked_index, each_matrix, holds_clients
-from .._input.table_labels import check_labels, is_frame, table_labels
+from .._data.frame_labels import check_labels, table_labels
+from .._data.matrices import checked_index, holds_clients
+from .._data.tables import is_frame
+from .._federation import client_groups, offsets_of
 from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Transformed
 from ..models.matrix.families import FAMILIES, Family
 from ..models.matrix.main_effects import LEAST_PENALTY
@@ -80,9 +81,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if not holds_clients(X):
             filled = fill(X, form)
             return in_container(self, filled) if form == "triplets" else filled
-        each = each_matrix
-        if form == "rows":
-            each = partial(each_client_stacked, one_by_one=each_matrix)
+        each = each_table_stacked if form == "rows" else each_table
         # The index of a table of triplets does not label sites.
         tables = [None] * len(X) if self._has_triplets else X
         return in_containers(self, self._map_tables(X, fill, each, self._stacked), tables)
@@ -247,7 +246,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> Any:
         """Results of ``function(table, form)`` for the tables of a list.
 
-        ``map_function`` applies a function to all tables, like ``each_matrix``; ``combine`` joins
+        ``map_function`` applies a function to all tables, like ``each_table``; ``combine`` joins
         the results for the matrices of a client's 3-D array.
         """
         as_matrix = partial(function, form=self._form(X))
@@ -264,10 +263,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _cells(self, table: MatricesLike, form: _Form) -> CellData:
         """Cells of a table with the "sites" of the fit, with other "rows", or of "triplets"."""
         if form == "triplets":
-            return check_triplets(table, self._shape, *self._reading())
+            return read_triplets(table, self._shape, *self._reading())
         if form == "rows" and self._has_triplets:
-            refuse_triplets_alone(table, self._shape[1])
-        cells = check_matrix(self, table, *self._reading())
+            check_not_triplets(table, self._shape[1])
+        cells = read_matrix(self, table, *self._reading())
         rows, columns = table_labels(table)
         check_labels("column", self._column_labels, columns, "Reindex it")
         if form == "sites":
@@ -351,7 +350,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self._has_sites and len(X) and not has_labels:
             with suppress(TypeError, ValueError):  # processed one by one, errors name the client
                 return self._scored_under_fit(X)
-        each = each_matrix if self._has_sites else _map_stacks
+        each = each_table if self._has_sites else _map_stacks
         return _total(self._map_tables(X, self._scored_table, each, _total))
 
     def _scored_table(self, table: MatricesLike, form: _Form) -> FloatArray:
@@ -366,7 +365,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         theta, total = self._theta(), np.zeros(2)
         sizes = [table.nnz if issparse(table) else np.size(table) for table in X]
         for group in client_groups(offsets_of(sizes), _SCORED_TOGETHER):
-            cells = check_clients_of_sites(
+            cells = read_clients_of_sites(
                 X[group], self._shape, *self._reading(), are_triplets=self._has_triplets
             )
             total += self._scored_cells(_natural(theta, cells), cells)
@@ -393,8 +392,8 @@ def _total(scored: Sequence[FloatArray]) -> FloatArray:
 
 
 def _map_stacks(X: MatricesLike, function: Callable[[Any], FloatArray]) -> Sequence[FloatArray]:
-    """As ``each_matrix``, for tables with unrelated rows: small tables are stacked."""
+    """As ``each_table``, for tables with unrelated rows: small tables are stacked."""
     try:
         return [function(rows) for rows, _ in stacks(X)]
     except (TypeError, ValueError):  # processed one by one, errors name the client
-        return each_matrix(X, function)
+        return each_table(X, function)

@@ -17,12 +17,10 @@ from sklearn.base import (
 from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
-from .._compat import in_containers
+from .._data.by_client import by_client
+from .._data.clients import read_rows
+from .._data.rows import sum_of_rows
 from .._federation import offsets_of
-from .._input.clients import check_rows
-from .._input.each_client import each_client_stacked
-from .._input.sample_weight import check_row_weights
-from .._input.tables import is_client_list
 from .._parameters import check_counts
 from .._random import random_numbers
 from .._rows import in_blocks
@@ -118,8 +116,7 @@ class FittedMixture(
         NotFittedError, TypeError, ValueError
             As in ``predict``.
         """
-        posterior = self.predict_proba(X)
-        return in_containers(self, posterior, X) if is_client_list(X) else posterior
+        return self._by_client(X, "predict_proba", container=self)
 
     @overload
     def score_samples(self, X: OneTable) -> FloatArray: ...
@@ -166,7 +163,7 @@ class FittedMixture(
         NotFittedError, TypeError, ValueError
             As in ``predict``; and if ``sample_weight`` does not match X.
         """
-        log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
+        log_likelihood, n_samples = sum_of_rows(self.score_samples(X), X, sample_weight)
         return log_likelihood / n_samples
 
     def aic(self, X: ClientsLike, *, sample_weight: RowWeights | None = None) -> float:
@@ -189,7 +186,7 @@ class FittedMixture(
         NotFittedError, TypeError, ValueError
             As in ``predict``; and if ``sample_weight`` does not match X.
         """
-        log_likelihood, _ = self._sum_of_rows(X, sample_weight)
+        log_likelihood, _ = sum_of_rows(self.score_samples(X), X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
 
     def bic(self, X: ClientsLike, *, sample_weight: RowWeights | None = None) -> float:
@@ -210,7 +207,7 @@ class FittedMixture(
         NotFittedError, TypeError, ValueError
             As in ``predict``; and if ``sample_weight`` does not match X.
         """
-        log_likelihood, n_samples = self._sum_of_rows(X, sample_weight)
+        log_likelihood, n_samples = sum_of_rows(self.score_samples(X), X, sample_weight)
         return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()
 
     def sample(self, n_samples: int = 1) -> tuple[FloatArray, IntArray]:
@@ -252,15 +249,17 @@ class FittedMixture(
             rows[drawn] += mean
         return rows, y
 
-    def _by_client(self, X: ClientsLike, method: _Method) -> Any:
+    def _by_client(
+        self, X: ClientsLike, method: _Method, container: BaseEstimator | None = None
+    ) -> Any:
         """Apply a method of scikit-learn's mixture to one table, or to each table of a list."""
         check_is_fitted(self)
         apply = partial(self._of_table, method=method)
-        return each_client_stacked(X, apply) if is_client_list(X) else apply(X)
+        return by_client(X, apply, container)
 
     def _of_table(self, table: object, method: _Method) -> NDArray[Any]:
         """Apply a method of scikit-learn's mixture to one table, near the origin and in blocks."""
-        rows = check_rows(self, table)
+        rows = read_rows(self, table)
         scales = self._inverse_deviations()
         shift = self._precision_weighted_mean(scales)
         of_rows = getattr(self._shifted(shift), method)
@@ -302,15 +301,6 @@ class FittedMixture(
         mixture.covariances_, mixture.precisions_ = self.covariances_, self.precisions_
         mixture.precisions_cholesky_ = self.precisions_cholesky_
         return mixture
-
-    def _sum_of_rows(self, X: ClientsLike, sample_weight: RowWeights | None) -> tuple[float, float]:
-        """Total log-likelihood of all rows, and their number or total weight."""
-        values = self.score_samples(X)
-        values = np.concatenate(values) if isinstance(values, tuple) else values
-        if sample_weight is None:
-            return float(values.sum()), len(values)
-        weights = check_row_weights(X, sample_weight)
-        return float((values * weights).sum()), float(weights.sum())
 
     def _n_parameters(self) -> int:
         """Number of free parameters."""

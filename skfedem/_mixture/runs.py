@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._input.known_labels import find_labels
+from .._data.labels import find_labels
 from .._typing import FilePath, FloatArray, IntArray
 from ..models._base import Start
 from ..models.mixture.given import Given, check_distance_of_rows

@@ -11,7 +11,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from .._input.cells import CellData
+from .._data.cells import CellData
 from .._messages import Advice, collect_warnings, error_context
 from .._parallel import n_workers, single_threaded_libraries
 from .._parameters import is_auto

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..._data.cells import CellData
 from ..._federation import Federation, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
-from ..._input.cells import CellData
 from ..._parameters import is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, StepSize
 from .._base import Start

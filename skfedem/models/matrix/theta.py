@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._cells import distinct_cells
-from ..._input.cells import CellData
+from ..._data.cells import CellData
 from ..._typing import FloatArray, IntArray
 
 

@@ -20,8 +20,8 @@ from low_rank_cells import (
 )
 from skfedem import FederatedMatrixImputer
 from skfedem._client_vectors import weighted_sum
+from skfedem._data.cells import read_cells
 from skfedem._federation import Federation, offsets_of
-from skfedem._input.cells import check_cells
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
@@ -454,7 +454,7 @@ def test_where_nothing_is_curved_a_step_is_finite():
 def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
     cell = np.array([[1.0, np.nan], [2.0, 3.0]])
     X = [np.stack([cell] * 3), cell, cell[:, ::-1] * [1, np.nan]]
-    data = check_cells(FederatedMatrixImputer(), X, family=FAMILIES["gaussian"])
+    data = read_cells(FederatedMatrixImputer(), X, family=FAMILIES["gaussian"])
     for client_weights in ("n_samples", "uniform"):
         federation = cell_federation(data, client_weights)
         assert federation.weights.sum() == pytest.approx(1, abs=1e-15)

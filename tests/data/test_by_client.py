@@ -1,8 +1,5 @@
 """Lists of rows are tables; small tables of a list are stacked where they are alike."""
 
-import re
-from collections import UserList, deque
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,28 +9,17 @@ from sklearn.base import BaseEstimator, clone
 
 from refusals import CLIENTS, FITTED
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._data import cells
+from skfedem._data import clients as clients_module
+from skfedem._data.by_client import each_table_stacked, stacks
+from skfedem._data.clients import read_clients
 from skfedem._federation import MOST_CLIENTS
-from skfedem._input import cells
-from skfedem._input import clients as input_clients
-from skfedem._input.clients import check_clients
-from skfedem._input.each_client import each_client_stacked, stacks
-from skfedem.datasets import split_clients
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
 
 # ---- lists of rows
 
 
-def test_rows_as_series_become_rows_as_it_is_advised():
-    polars = pytest.importorskip("polars")
-    for kind, table in ((pd, pd.DataFrame), (polars, np.array)):
-        rows = [kind.Series([1.0, float(k)]) for k in range(3)]
-        advice = "DataFrame(X)" if kind is pd else "numpy.array(X)"
-        with pytest.raises(TypeError, match=re.escape(f"{advice} if each is a row")):
-            FederatedGaussianMixture().fit(rows)
-        assert table(rows).shape == (3, 2)
-
-
-def test_masked_rows_of_a_list_are_those_of_a_masked_array():
+def test_masked_rows_in_a_list():
     rows = np.random.default_rng(0).normal(size=(30, 2))
     masked = np.ma.masked_greater(rows, 1)
     assert masked.mask.any()
@@ -49,25 +35,12 @@ def test_masked_rows_of_a_list_are_those_of_a_masked_array():
         assert got.intercept_ == wanted.intercept_
         with pytest.raises(ValueError, match="contains NaN"):
             FederatedGaussianMixture().fit(X, clients=labels)
-    whole = np.concatenate(split_clients(as_rows, 2, random_state=0))
-    assert np.isnan(whole).sum() == masked.mask.sum()
-
-
-def test_sequences_of_rows_are_tables():
-    rows = np.concatenate(CLIENTS).tolist()
-    for table in (deque(rows), UserList(rows)):
-        gm = FederatedGaussianMixture().fit(table)
-        assert_array_equal(gm.means_, FederatedGaussianMixture().fit(rows).means_)
-    for tables in (deque(CLIENTS), UserList(CLIENTS)):
-        for estimator in (gm, FederatedStandardScaler(), FederatedMatrixImputer()):
-            with pytest.raises(TypeError, match=r"Give a list, as list\(X\)"):
-                estimator.fit(tables)
 
 
 # ---- lists of small tables
 
 
-def test_small_tables_are_stacked_and_large_ones_are_not_copied():
+def test_small_tables_are_stacked_without_copying_large_ones():
     small, large = [np.full((k, 2), float(k)) for k in (1, 2, 3)], np.zeros((2**17, 2))
     ((rows, lengths),) = stacks(small)
     assert_array_equal(rows, np.concatenate(small))
@@ -151,7 +124,7 @@ def test_sparse_tables_of_other_types_are_not_stacked():
         next(stacks([table, table.astype(np.float32)]))
 
 
-def test_an_odd_table_among_many_costs_only_those_beside_it():
+def test_a_different_table_is_processed_alone():
     n_alike = 2 * MOST_CLIENTS
     tables, asked = [*np.arange(2.0 * n_alike).reshape(-1, 1, 2), [[0.5, 1.5]]], []
 
@@ -159,7 +132,7 @@ def test_an_odd_table_among_many_costs_only_those_beside_it():
         asked.append(len(rows))
         return np.asarray(rows)
 
-    assert_array_equal(each_client_stacked(tables, answer), tables)
+    assert_array_equal(each_table_stacked(tables, answer), tables)
     assert asked == [MOST_CLIENTS, MOST_CLIENTS, 1]
     # Errors name the client by its position among all.
     tables[-1] = np.array([[np.nan, np.inf]])
@@ -179,10 +152,10 @@ def test_an_odd_table_among_many_costs_only_those_beside_it():
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
-def test_small_tables_go_together_whatever_set_output_asks_for(estimator, monkeypatch):
+def test_set_output_does_not_prevent_stacking(estimator, monkeypatch):
     fitted, read = clone(estimator).fit(CLIENTS), []
     arrays = fitted.transform(CLIENTS)
-    for module in (input_clients, cells):
+    for module in (clients_module, cells):
         check = module.validate_data
         monkeypatch.setattr(
             module, "validate_data", lambda *a, to=check, **k: read.append(1) or to(*a, **k)
@@ -198,10 +171,10 @@ def test_small_tables_go_together_whatever_set_output_asks_for(estimator, monkey
 
 
 @pytest.mark.parametrize("single", [(0, 1, 2), (0, 2), ()])
-def test_rows_are_single_where_all_clients_are(single):
+def test_float32_if_all_clients_are(single):
     tables = [
         client.astype(np.float32 if k in single else np.float64) for k, client in enumerate(CLIENTS)
     ]
-    rows = check_clients(BaseEstimator(), tables).rows
+    rows = read_clients(BaseEstimator(), tables).federation.rows
     assert rows.dtype == (np.float32 if len(single) == 3 else np.float64)
     assert_array_equal(rows, np.concatenate(tables))

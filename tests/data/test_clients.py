@@ -36,7 +36,7 @@ def test_tables_of_any_kind_give_the_fit_of_a_list_of_arrays(tables):
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
-def test_the_layout_of_tables_in_memory_changes_no_digit(covariance_type):
+def test_results_do_not_depend_on_memory_layout(covariance_type):
     # Columns of a DataFrame lie one after the other, rows of an array do.
     given = {**STOCHASTIC, "covariance_type": covariance_type}
     want = FederatedGaussianMixture(**given).fit(CLIENTS)
@@ -93,7 +93,7 @@ def test_labelled_rows_give_the_fit_of_a_list(table, labels, ids):
     assert list(got.client_ids_) == list(ids)
 
 
-def test_clients_are_the_sorted_labels_whatever_they_are_called():
+def test_clients_are_sorted_by_label():
     names = np.array(["f", "e", "d", "c", "b", "a"])
     got = FederatedGaussianMixture(**STOCHASTIC).fit(X, clients=names[OWNERS])
     assert_same_fit(got, FederatedGaussianMixture(**STOCHASTIC).fit(CLIENTS[::-1]))

@@ -15,19 +15,19 @@ from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Table
-from .cell_values import Family, check_values
-from .client_labels import warn_of_labels
-from .matrices import GIVE_MATRICES, holds_clients, is_cell_list
+from .features import column_names
+from .labels import check_no_labels, check_not_name, warn_of_labels
+from .matrices import GIVE_MATRICES, holds_clients
 from .observations import (
+    Family,
     Observations,
+    check_values,
     marker,
     observations_of_list,
     observations_of_table,
     observations_of_triplets,
-    triplets_of_one_client,
 )
-from .table_labels import is_frame
-from .tables import column_names, n_dimensions, refuse_other_frames, refuse_vectors
+from .tables import check_not_vectors, is_client_list, is_frame
 
 # Number of observations sorted at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
@@ -79,7 +79,7 @@ class CellData(NamedTuple):
         return np.flatnonzero(np.diff(self.offsets))
 
 
-def check_cells(
+def read_cells(
     estimator: BaseEstimator,
     X: MatricesLike,
     clients: ArrayLike | None = None,
@@ -116,14 +116,23 @@ def check_cells(
     TypeError, ValueError
         If the data are invalid; the message names the client and the cell.
     """
-    check_choice(
-        "rows",
-        estimator.rows,
-        get_args(RowsName),
-        hint="'disjoint' is for clients that each have rows of their own.",
-    )
-    missing = marker(estimator.missing_values)
-    observations, named = _observations(estimator, X, clients, shape, missing)
+    rows, missing = estimator.rows, marker(estimator.missing_values)
+    hint = "'disjoint' is for clients that each have rows of their own."
+    check_choice("rows", rows, get_args(RowsName), hint=hint)
+    named = None  # table whose columns name the features
+    if holds_clients(X):
+        check_no_labels(clients, GIVE_MATRICES)
+        observations = observations_of_list(list(X), shape, missing, rows)
+        if shape is None and column_names(X[0], 0) is not None:
+            named = X[0]
+    else:
+        check_not_name(clients)
+        check_not_vectors(X, clients)
+        if shape is None:
+            observations, named = observations_of_table(estimator, X, clients, missing), X
+            warn_of_labels(X, clients)
+        else:
+            observations = observations_of_triplets(X, clients, shape, missing, rows)
     _check_features(estimator, named, observations.shape[1], reset=True)
     check_values(observations, family, missing)
     if not len(observations.codes):
@@ -137,33 +146,7 @@ def check_cells(
     return _merged(observations, family, origin, keep_observations)
 
 
-def _observations(
-    estimator: BaseEstimator,
-    X: Any,
-    clients: ArrayLike | None,
-    shape: tuple[int, int] | None,
-    missing: float,
-) -> tuple[Observations, Table | None]:
-    """Observations in training data, and the table, or None, whose columns name the features."""
-    rows = estimator.rows
-    if holds_clients(X):
-        if clients is not None:
-            raise ValueError(
-                "Expected `clients=None` with a list of clients or a 3-D array, got both: they "
-                f"already tell the client of each matrix. {GIVE_MATRICES}"
-            )
-        observations = observations_of_list(list(X), shape, missing, rows)
-        has_names = shape is None and column_names(X[0], 0) is not None
-        return observations, X[0] if has_names else None
-    if shape is not None:
-        return observations_of_triplets(X, clients, shape, missing, rows), None
-    refuse_vectors(X, clients)
-    observations = observations_of_table(estimator, X, clients, missing)
-    warn_of_labels(X, clients)
-    return observations, X
-
-
-def check_matrix(
+def read_matrix(
     estimator: BaseEstimator,
     X: Table,
     missing_values: float,
@@ -171,16 +154,15 @@ def check_matrix(
     origin: float = 0.0,
 ) -> CellData:
     """Cells of one table, validated against the fitted estimator; may be empty."""
-    if is_cell_list(X):
+    if is_client_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
     observations = observations_of_table(estimator, X, None, missing)
     _check_features(estimator, X, observations.shape[1], reset=False)
-    check_values(observations, family, missing)
-    return _merged(observations, family, origin)
+    return _valid(observations, family, missing, origin)
 
 
-def check_clients_of_sites(
+def read_clients_of_sites(
     X: MatricesLike,
     shape: tuple[int, int],
     missing_values: float,
@@ -191,28 +173,17 @@ def check_clients_of_sites(
 ) -> CellData:
     """Cells of clients with the sites of a fit, whose matrix has shape (J, L), in one pass.
 
-    X is a list of clients or a 3-D array, as for ``check_cells``, without labels. Dense 2-D arrays
+    X is a list of clients or a 3-D array, as for ``read_cells``, without labels. Dense 2-D arrays
     are triplets if ``are_triplets``. The result may be empty.
     """
     missing = marker(missing_values)
-    given = shape if are_triplets else None
-    observations = observations_of_list(list(X), given, missing, "shared")
+    observations = observations_of_list(list(X), shape if are_triplets else None, missing, "shared")
     if observations.shape != shape:
         raise ValueError(f"Expected matrices of shape {shape}, got {observations.shape}.")
-    check_values(observations, family, missing)
-    return _merged(observations, family, origin)
+    return _valid(observations, family, missing, origin)
 
 
-def refuse_triplets_alone(X: Table, n_columns: int) -> None:
-    """Raise if X does not have the columns of the fit, but three columns like triplets."""
-    if not issparse(X) and n_columns != 3 and getattr(X, "shape", ())[1:] == (3,):
-        raise ValueError(
-            f"Expected a matrix of {plural(n_columns, 'column')}, got 3. Give [X] if these are "
-            "(site, month, value) triplets."
-        )
-
-
-def check_triplets(
+def read_triplets(
     X: Table, shape: tuple[int, int], missing_values: float, family: Family, origin: float
 ) -> CellData:
     """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
@@ -220,16 +191,21 @@ def check_triplets(
     The result may be empty.
     """
     missing = marker(missing_values)
-    refuse_other_frames(X)
-    if n_dimensions(X) != 2:
-        raise ValueError(
-            "Expected an array of triplets (site, month, value), as `fit` was given, got a "
-            f"{type(X).__name__} with {plural(n_dimensions(X), 'dimension')}. Give an array of "
-            "shape (n, 3)."
-        )
-    observations = triplets_of_one_client(X, shape, missing)
+    return _valid(observations_of_triplets(X, None, shape, missing), family, missing, origin)
+
+
+def _valid(observations: Observations, family: Family, missing: float, origin: float) -> CellData:
     check_values(observations, family, missing)
     return _merged(observations, family, origin)
+
+
+def check_not_triplets(X: Table, n_columns: int) -> None:
+    """Raise if X does not have the columns of the fit, but three columns like triplets."""
+    if not issparse(X) and n_columns != 3 and getattr(X, "shape", ())[1:] == (3,):
+        raise ValueError(
+            f"Expected a matrix of {plural(n_columns, 'column')}, got 3. Give [X] if these are "
+            "(site, month, value) triplets."
+        )
 
 
 def _check_features(estimator: BaseEstimator, table: Table, n_columns: int, *, reset: bool) -> None:
@@ -247,16 +223,16 @@ def _merged(
     parts = []
     # Keys of a group's clients differ by multiples of n_cells, which must not overflow int64.
     for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
-        own, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
+        counted, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
         keys, values = _sorted_by_cell(
-            observations.codes[part], observations.values[part], own, n_cells
+            observations.codes[part], observations.values[part], counted, n_cells
         )
         # From sorted values, so that sums do not depend on the order of triplets.
-        owners = np.repeat(np.arange(len(own)), own)
-        measures = np.bincount(owners, family.log_base_measure(values - origin), len(own))
+        owners = np.repeat(np.arange(len(counted)), counted)
+        measures = np.bincount(owners, family.log_base_measure(values - origin), len(counted))
         kept = values if keep_observations else np.empty(0)
-        parts.append((*_means_of_cells(keys, values, len(own), shape), measures, kept))
-    rows, columns, means, counts, own_cells, base_measures, kept = map(
+        parts.append((*_means_of_cells(keys, values, len(counted), shape), measures, kept))
+    rows, columns, means, counts, n_client_cells, base_measures, kept = map(
         np.concatenate, zip(*parts, strict=True)
     )
     return CellData(
@@ -264,7 +240,7 @@ def _merged(
         columns,
         means,
         counts,
-        offsets=offsets_of(own_cells),
+        offsets=offsets_of(n_client_cells),
         log_base_measure=base_measures,
         ids=np.arange(1) if observations.ids is None else observations.ids,
         shape=shape,

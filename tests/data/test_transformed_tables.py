@@ -27,7 +27,7 @@ from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClie
 
 
 @every_transformer
-def test_a_list_labels_and_one_table_tell_the_same(transformer):
+def test_list_labels_and_one_table_agree(transformer):
     listed = clone(transformer).fit(CLIENTS)
     labelled = clone(transformer).fit(X[MIXED], clients=NAMES[OWNERS[MIXED]])
     single = clone(transformer).fit(X)
@@ -42,7 +42,7 @@ def test_a_list_labels_and_one_table_tell_the_same(transformer):
 
 @every_transformer
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_a_list_gives_a_tuple_and_an_array_an_array(transformer, kind):
+def test_a_list_gives_a_tuple(transformer, kind):
     fitted = clone(transformer).fit(kind(CLIENTS))
     pooled = fitted.transform(X)
     assert isinstance(pooled, np.ndarray)
@@ -118,7 +118,7 @@ def polars_frame(rows):
 )
 @pytest.mark.parametrize("container", [None, "pandas"])
 @pytest.mark.parametrize("table", [np.asarray, pd.DataFrame, named_columns, polars_frame])
-def test_a_list_of_small_tables_is_answered_as_each_of_them(estimator, container, table):
+def test_stacked_tables_give_the_results_of_single_ones(estimator, container, table):
     rng = np.random.default_rng(0)
     clients = [table(rng.normal(size=(n_rows, 3))) for n_rows in (4, 1, 20000, 7)]
     fitted = clone(estimator).set_output(transform=container).fit(clients)
@@ -144,7 +144,7 @@ def test_a_list_of_small_tables_is_answered_as_each_of_them(estimator, container
                 fitted.transform([clients[0], wrong])
 
 
-def test_sparse_tables_go_to_those_who_take_them():
+def test_sparse_tables_of_per_client():
     with pytest.raises(TypeError, match="dense table .*client 0, got a sparse csr_array"):
         FederatedPCA().fit([csr_array(X)])
     got = PerClient(MaxAbsScaler()).fit([csr_array(rows) for rows in CLIENTS])
@@ -189,22 +189,25 @@ def test_bad_tables_to_transform(transformer):
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (None, TypeError, "got None .* Give one table"),
-        ("abc.csv", TypeError, "got 'abc.csv' .* read it first"),
+        (None, TypeError, "got None of type NoneType"),
+        ("abc.csv", TypeError, "got 'abc.csv' of type str"),
         (X[0], ValueError, "2-?D"),
         (np.stack([X, X]), ValueError, "2-?D"),
         (X[:0], ValueError, "rows|sample"),
-        ((rows for rows in CLIENTS), TypeError, r"list\(X\)"),
-        ({"east": X}, TypeError, r"list\(X.values\(\)\)"),
-        ([pd.Series(rows[:, 0]) for rows in CLIENTS], TypeError, "got a list of Series"),
-        ([[1.0, 2.0], [3.0]], ValueError, "2 numbers in row 0 and 1 number in row 1"),
-        ([X, [[1.0, 2.0], [3.0]]], ValueError, "1 number in row 1 of the table .*client 1"),
-        ([X, None], ValueError, "for client 1, got .*NoneType"),
-        (pd.DataFrame(index=range(4)), ValueError, "got a DataFrame without columns"),
+        ((rows for rows in CLIENTS), TypeError, "of type generator"),
+        ({"east": X}, TypeError, "of type dict"),
+        ([pd.Series(rows[:, 0]) for rows in CLIENTS], TypeError, "got a list of 1-D Series"),
+        ([[1.0, 2.0], [3.0]], ValueError, "inhomogeneous"),
+        (
+            [X, [[1.0, 2.0], [3.0]]],
+            ValueError,
+            "inhomogeneous",
+        ),
+        ([X, None], TypeError, "for client 1, .*got None of type NoneType"),
         ([pd.DataFrame(index=range(4))] * 2, ValueError, "one feature for every client.* client 0"),
     ],
 )
-def test_what_is_no_table(transformer, data, error, message):
+def test_other_objects_raise_type_errors(transformer, data, error, message):
     with pytest.raises(error, match=message):
         clone(transformer).fit(data)
 
@@ -214,9 +217,9 @@ def test_what_is_no_table(transformer, data, error, message):
 )
 @pytest.mark.parametrize("method", ["transform", "inverse_transform"])
 @pytest.mark.parametrize("make", [lambda: {"east": X}, lambda: (rows for rows in CLIENTS)])
-def test_what_is_no_table_to_transform(transformer, method, make):
+def test_other_objects_to_transform_raise(transformer, method, make):
     fitted = clone(transformer).fit(CLIENTS)
-    with pytest.raises(TypeError, match="^Expected a table or a list of tables, got"):
+    with pytest.raises(TypeError, match="^Expected a table .* or a list of tables, got"):
         getattr(fitted, method)(make())
 
 
@@ -229,23 +232,23 @@ def test_bad_tables_to_transform_back(transformer):
 
 @pytest.mark.parametrize("transformer", [FederatedStandardScaler(), FederatedPCA(5)])
 @pytest.mark.parametrize("method", ["transform", "inverse_transform"])
-def test_text_to_transform_back_is_told_as_text_to_transform(transformer, method):
+def test_text_to_transform_or_invert_raises(transformer, method):
     answer = getattr(clone(transformer).fit(X), method)
     words = [["1", "2", "3", "red", "5"]]
-    with pytest.raises(ValueError, match="^Expected numbers: .*'red' in row 0, column 3. Encode"):
+    with pytest.raises(ValueError, match="^Expected numbers, got dtype <U.* Encode"):
         answer(words)
-    with pytest.raises(ValueError, match="In the table of client 1: Expected numbers: .*'red'"):
+    with pytest.raises(
+        ValueError, match="In the table of client 1: Expected numbers, got dtype <U"
+    ):
         answer([X, words])
     with pytest.raises(ValueError, match="'red' in column 3. Encode or drop columns"):
         answer(pd.DataFrame(words))
-    with pytest.raises(
-        ValueError, match="numbers: int too large .* in row 0, column 0. .*identifiers"
-    ):
+    with pytest.raises(ValueError, match="numbers: int too large .*identifiers"):
         answer([[10**400, 2, 3, 4, 5]])
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e200])
-def test_numbers_that_cannot_be_squared(bad):
+def test_infinite_and_huge_values_raise(bad):
     clients = [rows.copy() for rows in CLIENTS]
     clients[2][7, 3], clients[0][0, 0] = bad, np.nan
     message = (

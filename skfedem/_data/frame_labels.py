@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 
 from .._typing import MatricesLike, RowsName, Table
-from .matrices import is_cell_list
-from .tables import is_missing
+from .tables import is_client_list, is_frame, is_missing
 
 Labels = Any
 """Labels of rows or columns, such as an Index of pandas; None if there are none, or 0, 1, 2, ..."""
-
-
-def is_frame(table: Table) -> bool:
-    return hasattr(type(table), "columns")  # on the type, as a lazy table would compute its columns
 
 
 def table_labels(table: Table) -> tuple[Labels, Labels]:
@@ -27,20 +22,20 @@ def table_labels(table: Table) -> tuple[Labels, Labels]:
     return None if _only_count(rows) else rows, None if _only_count(columns) else columns
 
 
+def _only_count(labels: Labels) -> bool:
+    kind = getattr(getattr(labels, "dtype", None), "kind", "O")
+    return kind in "iu" and np.array_equal(labels, np.arange(len(labels)))
+
+
 def fit_labels(X: MatricesLike, rows: RowsName) -> tuple[Labels, Labels]:
     """Row and column labels, or None, of the matrix of the fit, from validated data."""
-    tables = X if is_cell_list(X) else [X]
+    tables = X if is_client_list(X) else [X]
     of_rows, of_columns = zip(*map(table_labels, tables), strict=True)
     if rows == "shared":
         return of_rows[0], of_columns[0]
     if any(labels is None for labels in of_rows):
         return None, of_columns[0]
     return of_rows[0].append(list(of_rows[1:])), of_columns[0]
-
-
-def _only_count(labels: Labels) -> bool:
-    kind = getattr(getattr(labels, "dtype", None), "kind", "O")
-    return kind in "iu" and np.array_equal(labels, np.arange(len(labels)))
 
 
 def check_same_labels(X: Sequence[Table], rows: RowsName) -> None:
@@ -52,25 +47,19 @@ def check_same_labels(X: Sequence[Table], rows: RowsName) -> None:
         for axis, want, got in zip(("row", "column"), first, table_labels(table), strict=True):
             if (axis == "row" and rows == "disjoint") or (want is None and got is None):
                 continue
-            or_else = ", or give rows='disjoint' if it has rows of its own" * (axis == "row")
+            remedy = "Give DataFrames with the same labels, in one order, or none"
+            if axis == "row":
+                remedy += ", or rows='disjoint' if clients have rows of their own"
             if want is None or got is None:
-                of_first, of_other = (
-                    _kind_of_labels(axis, labels, of) for labels, of in ((want, X[0]), (got, table))
-                )
                 raise ValueError(
-                    f"Expected {of_first} for every client as for client 0, got {of_other} for "
-                    f"client {k}. Give all clients DataFrames with the same labels, in one order, "
-                    f"or none{or_else}."
+                    f"Expected {_described(axis, want)} for every client as for client 0, got "
+                    f"{_described(axis, got)} for client {k}. {remedy}."
                 )
-            of_whom, whose = "client 0 for every client", f" for client {k}"
-            check_labels(axis, want, got, f"Reindex it{or_else}", of_whom, whose)
+            check_labels(axis, want, got, remedy, "client 0 for every client", f" for client {k}")
 
 
-def _kind_of_labels(axis: str, labels: Labels, table: Table) -> str:
-    """Kind of labels that a table has, for a message."""
-    if labels is not None:
-        return f"{axis} labels (from {label_text(labels[0])})"
-    return f"the {axis} labels 0, 1, 2, ..." if is_frame(table) else f"no {axis} labels"
+def _described(axis: str, labels: Labels) -> str:
+    return f"no {axis} labels" if labels is None else f"{axis} labels from {label_text(labels[0])}"
 
 
 def check_labels(
@@ -78,7 +67,7 @@ def check_labels(
     want: Labels,
     got: Labels,
     what_to_do: str,
-    of_whom: str = "the fit",
+    source: str = "the fit",
     whose: str = "",
 ) -> None:
     """Raise if row or column labels differ from those of the fit, or of another client.
@@ -87,11 +76,11 @@ def check_labels(
     """
     if want is None or got is None or (hasattr(want, "equals") and want.equals(got)):
         return
-    for place, (one, other) in enumerate(zip(want, got, strict=True)):
+    for k, (one, other) in enumerate(zip(want, got, strict=True)):
         if _differ(one, other):
             raise ValueError(
-                f"Expected the {axis} labels of {of_whom}, in that order: {label_text(one)} for "
-                f"{axis} {place}, got {label_text(other)}{whose}. {what_to_do}."
+                f"Expected the {axis} labels of {source}, in that order: {label_text(one)} for "
+                f"{axis} {k}, got {label_text(other)}{whose}. {what_to_do}."
             )
 
 

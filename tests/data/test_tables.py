@@ -9,7 +9,6 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils import Bunch
 
 from refusals import (
     CLIENTS,
@@ -26,7 +25,7 @@ from refusals import (
     with_value,
 )
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem._input.tables import shorten
+from skfedem._data.features import shorten
 from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
 every_estimator = pytest.mark.parametrize(
@@ -60,30 +59,6 @@ BAD_TABLES = {
         frames(["a", "b"], ["b", "a"], ["a", "b"]),
         r"client 0.*got \['b', 'a'\] for client 1.*order all clients",
     ),
-    "columns with one name": (
-        frames(["a", "b"], ["a", "a"], ["a", "b"]),
-        "different names for client 1.*got 'a' 2 times.*Rename",
-    ),
-    "columns with one name of the first": (
-        frames(["b", "b"], ["b", "b"], ["b", "b"]),
-        "different names for client 0.*got 'b' 2 times.*Rename",
-    ),
-    "columns with one name of one table": (
-        frames(["b", "b"], ["b"], ["b"])[0],
-        "Expected columns with different names, got 'b' 2 times.*Rename",
-    ),
-    "columns with one name, after another": (
-        pd.DataFrame(np.eye(3), columns=["a", "b", "b"]),
-        "Expected columns with different names, got 'b' 2 times.*Rename",
-    ),
-    "columns with one number": (
-        frames([1999, 2000], [2000, 2000], [1999, 2000]),
-        "different names for client 1, got 2000 2 times.*Rename",
-    ),
-    "columns with one number of one table": (
-        frames([2000, 2000], [2000], [2000])[0],
-        "Expected columns with different names, got 2000 2 times.*Rename",
-    ),
     "no columns of one client": (
         [NAMED[0], pd.DataFrame(index=range(5)), NAMED[2]],
         "Expected 2 features for every client as for client 0, got 0 for client 1.*same columns",
@@ -116,13 +91,12 @@ BAD_TABLES = {
     ),
     "one dimension in a list": ([CLIENTS[0], CLIENTS[1][0]], r"2-D.*client 1.*1 dimension.*\(2,\)"),
     "one dimension": (np.zeros(5), "Expected 2D array, got 1D array"),
-    "a hole in a list": ([CLIENTS[0], None], "2-D.*client 1"),
     "an empty list in a list": ([CLIENTS[0], []], "client 1"),
     "strings": ([CLIENTS[0], np.array([["red", "green"]])], "numbers.*client 1.*Encode or drop"),
     "strings in one table": (np.array([["red", "2"], ["1", "3"]]), "numbers.*Encode or drop"),
     "dates": (
         [CLIENTS[0], np.array([["2020-01-01", "2020-01-02"]], dtype="M8[D]")],
-        "Expected numbers.*client 1.*datetime64",
+        "Expected numbers for client 1, got dtype datetime64",
     ),
     "dates in a column": (
         [NAMED[0], NAMED[1].assign(b=pd.Timestamp("2020-01-01")), NAMED[2]],
@@ -147,38 +121,18 @@ BAD_TABLES = {
     "complex numbers": ([CLIENTS[0], CLIENTS[1] + 1j], "[Cc]omplex.*client 1"),
     "uneven rows": (
         [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]]],
-        "2 numbers in row 0 and 1 number in row 1 of the table of client 1.*same columns",
-    ),
-    "rows in rows": (
-        [CLIENTS[0], [[1, [2, 3]], [4, 5]]],
-        r"Expected a 2-D table for client 1: .*inhomogeneous [^.]*\. Give a list",
-    ),
-    "uneven rows of one table": (
-        [[1.0, 2.0], [3.0, 4.0], [5.0]],
-        "2 numbers in row 0 and 1 number in row 2.*every client a 2-D table",
-    ),
-    "vectors of several lengths": (
-        [np.ones(2).tolist(), np.ones(3).tolist()],
-        "2 numbers in row 0 and 3 numbers in row 1.*every client a 2-D table",
+        "Expected numbers for client 1: .*inhomogeneous.*Encode or drop",
     ),
     "a vector and a table": ([np.ones(2), CLIENTS[1]], "2-D table .*client 0, got 1 dimension"),
-    "a number among rows": ([[1.0, 2.0], 3.0], "a bare number in row 1"),
-    "text beside what a mask hides": (
-        np.ma.array([["blue", 1.0], ["red", 3.0]], dtype=object, mask=[[True, False], [False] * 2]),
-        "Expected numbers: .*'red' in row 1, column 0. Encode or drop",
-    ),
     "a list of tables in a list": (
         [CLIENTS[0], CLIENTS[1:]],
-        "table of client 1.*tables or lists themselves.*client of its own",
+        "numbers for client 1: .*sequence",
     ),
-    "an object array of tables in a list": (
-        [CLIENTS[0], objects(CLIENTS)],
-        "table of client 1.*tables or lists themselves.*client of its own",
+    "an object array of tables": (
+        objects(CLIENTS),
+        "Expected numbers: setting an array element",
     ),
-    "an object array of tables": (objects(CLIENTS), r"object ndarray of shape \(3,\).*list\(X\)"),
     "a series of numbers": (pd.Series([1.0, 2.0]), "2D|2-dimensional.*Series|1D"),
-    "a series of lists": (pd.Series([[1.0, 2.0], [3.0, 4.0]]), r"object Series.*list\(X\)"),
-    "a dictionary in a list": ([CLIENTS[0], {"a": CLIENTS[1]}], "client 1.*a dict, .* not a table"),
     "string and integer names": (
         [NAMED[0], pd.DataFrame(CLIENTS[1])],
         r"\['a', 'b'\].*no string column names for client 1",
@@ -199,63 +153,26 @@ BAD_TABLES = {
         np.concatenate(with_value(1e200)),
         r"1e\+200 in row 12, column 1.*power of ten",
     ),
-    "one sparse Series": (pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0])), "2-dim"),
     "a sparse Series": (
         [CLIENTS[0], pd.Series(pd.arrays.SparseArray([1.0, 2.0, 3.0]))],
         "2-D.*client 1",
     ),
 }
 NO_TABLES = {
-    "a numpy.matrix": (
-        [CLIENTS[0], CLIENTS[1].view(np.matrix)],
-        "array or a DataFrame for client 1.*numpy.asarray",
-    ),
     "a list of vectors": (
         [np.ones(3), np.zeros(3)],
-        r"got a list of 1-D arrays.*values\.reshape\(-1, 1\).*numpy\.array\(X\) if each is a row",
+        r"got a list of 1-D ndarray.*numpy\.array\(X\) if each is a row",
     ),
-    "the name of a file": ("data.csv", "got 'data.csv'.*read it first"),
-    "nothing": (None, "got None.*a list with one for each client"),
-    "a list of series": (
-        [pd.Series([1.0, 2.0]), pd.Series([3.0, 4.0])],
-        r"got a list of Series.*series\.to_frame\(\)",
-    ),
+    "the name of a file": ("data.csv", "got 'data.csv' of type str. Convert it"),
+    "nothing": (None, "got None of type NoneType"),
+    "a hole in a list": ([CLIENTS[0], None], "for client 1, .*got None of type NoneType"),
     "columns named by strings and numbers": (
         [NAMED[0], NAMED[1].rename(columns={"a": 3})],
         r"column names of client 1.*strings.*\[3, 'b'\].*astype",
     ),
-    "records": (
-        NAMED[0].to_records(index=False),
-        r"DataFrame, got records with the fields \['a', 'b'\].*structured_to_unstructured",
-    ),
-    "records in a list": (
-        [table.to_records(index=False) for table in NAMED],
-        r"DataFrame of client 0, got records .* \['a', 'b'\].*structured_to_unstructured",
-    ),
-    "records of one client": (
-        [CLIENTS[0], NAMED[1].to_records(index=False)],
-        "of client 1, got records.*structured_to_unstructured",
-    ),
     "sparse": ([CLIENTS[0], sparse.csr_array(CLIENTS[1])], "dense.*client 1.*sparse.*toarray"),
-    "a sparse DataFrame": (
-        [pd.DataFrame(rows).astype(pd.SparseDtype(float)) for rows in CLIENTS],
-        "dense.*client 0.*sparse.*sparse.to_dense",
-    ),
-    "one sparse DataFrame": (
-        pd.DataFrame(X).astype(pd.SparseDtype(float, np.nan)),
-        "dense table, got a sparse DataFrame.*sparse.to_dense",
-    ),
-    # Of one dimension, or one row where scipy < 1.13 has no others.
-    "sparse vectors": (
-        [sparse.coo_array(np.ones(3))] * 2,
-        "dense table.*got a sparse coo_array.*toarray",
-    ),
     "one sparse table": (sparse.csr_matrix(X), "[Ss]parse.*toarray"),
-    "a dictionary": (dict(enumerate(CLIENTS)), r"list of tables.*got a dict.*list\(X.values\(\)\)"),
-    "what a simulator gives": (
-        Bunch(clients=CLIENTS, weights=[0.5, 0.5]),
-        r"got a Bunch.*Give X\['clients'\]\.$",
-    ),
+    "a dictionary": (dict(enumerate(CLIENTS)), "list of tables, got .* of type dict. Convert it"),
 }
 
 
@@ -265,41 +182,20 @@ def test_bad_tables(tables, says):
 
 
 @pytest.mark.parametrize(("tables", "says"), NO_TABLES.values(), ids=NO_TABLES)
-def test_what_is_no_table(tables, says):
+def test_other_objects_raise_type_errors(tables, says):
     check_refused(TypeError, says, tables)
 
 
 def test_one_table_of_text_or_of_many_dimensions():
     for rows in ([["a", "b"], ["c", "d"]], [[1.0, "b"], [2.0, 3.0]]):
-        with pytest.raises(ValueError, match="^Expected numbers: could not .* Encode or drop col"):
+        with pytest.raises(ValueError, match="^Expected numbers, got dtype <U.* Encode or drop"):
             FederatedGaussianMixture().fit(rows)
     with pytest.raises(ValueError, match=r"one array with 4 dimensions and shape .*\. Give a list"):
         FederatedGaussianMixture().fit(np.zeros((2, 3, 4, 5)))
 
 
-@pytest.mark.parametrize("as_list", [False, True])
-@every_estimator
-def test_what_groupby_gives_is_no_list_of_tables(estimator, as_list):
-    groups = pd.concat(NAMED).groupby(np.repeat([0, 1, 2], [len(table) for table in NAMED]))
-    estimator = clone(estimator)
-    with pytest.raises(
-        TypeError, match=r"got a (list|DataFrameGroupBy).* \[table for _, table in X"
-    ):
-        estimator.fit(list(groups) if as_list else groups)
-    if isinstance(estimator, FederatedGaussianMixture):
-        estimator.fit([table for _, table in groups])
-        assert estimator.n_clients_ == 3
-
-
-def test_a_generator_is_refused_as_it_is():
-    with pytest.raises(TypeError, match=r"got a generator. Give a list, as list\(X\)"):
-        FederatedGaussianMixture().fit(client for client in CLIENTS)
-    with pytest.raises(TypeError, match="got a dict_values. Give a list"):
-        FederatedGaussianMixture().fit(dict(enumerate(CLIENTS)).values())
-
-
 def test_a_frame_without_columns():
-    check_refused(ValueError, ["at least one feature", "DataFrame without columns"], pd.DataFrame())
+    check_refused(ValueError, "0 sample|0 feature", pd.DataFrame())
 
 
 def test_fewer_rows_than_components():
@@ -320,18 +216,18 @@ def test_data_or_several_numbers_in_place_of_a_number_of_components(given):
 @pytest.mark.parametrize("as_list", [False, True])
 @every_estimator
 @pytest.mark.parametrize("kind", ["Date", "Datetime", "Duration", "Time"])
-def test_times_of_polars_are_no_numbers(kind, estimator, as_list):
+def test_polars_times_raise(kind, estimator, as_list):
     # Beside numbers, NumPy has them as numbers: 2020 as the 18262nd day.
     polars = pytest.importorskip("polars")
     numbers = polars.DataFrame({"a": [1.0, 2.0, 4.0], "when": [3.0, 1.0, 2.0]})
     times = numbers.with_columns(when=polars.lit(7).cast(getattr(polars, kind)))
-    of_whom = " in the table of client 1" if as_list else ""
-    with pytest.raises(ValueError, match=f"Expected numbers{of_whom}, got dtype {kind}.*'when'"):
+    whose = " for client 1" if as_list else ""
+    with pytest.raises(ValueError, match=f"Expected numbers{whose}, got dtype {kind}.*'when'"):
         clone(estimator).fit([numbers, times] if as_list else times)
 
 
 @every_estimator
-def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
+def test_errors_name_the_column_of_objects(estimator):
     frame = pd.DataFrame({"a": [1.0, 2.0], "when": [datetime.date(2020, 1, day) for day in (1, 2)]})
     says = "Expected numbers.* 'datetime.date' in column 'when'"
     with pytest.raises(ValueError, match=says):
@@ -341,7 +237,7 @@ def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
 
 
 @every_estimator
-@pytest.mark.parametrize("kind", ["array", "list", "frame", "polars"])
+@pytest.mark.parametrize("kind", ["array", "frame", "polars"])
 @pytest.mark.parametrize(
     ("entry", "error", "says"),
     [
@@ -351,52 +247,25 @@ def test_objects_that_are_no_numbers_are_told_by_their_column(estimator):
         (10**400, ValueError, "int too large to convert to float"),
     ],
 )
-def test_entries_that_are_no_numbers_are_told_by_their_place(estimator, kind, entry, error, says):
+def test_errors_show_the_entry_that_is_no_number(estimator, kind, entry, error, says):
     table = np.array([[1.0, 2.0, 4.0], [3.0, entry, 5.0]], dtype=object)
-    place = "in row 1, column 1"
-    if kind == "list":
-        table, error = table.tolist(), (TypeError, ValueError)
-    elif kind != "array":
-        table, error, place = pd.DataFrame(table, columns=list("abc")), ValueError, "in column 'b'"
+    place = ""
+    if kind != "array":
+        table, error, place = pd.DataFrame(table, columns=list("abc")), ValueError, " in column 'b'"
     if kind == "polars":
         polars = pytest.importorskip("polars")
         table = polars.DataFrame(
             {name: polars.Series([*table[name]], dtype=polars.Object) for name in table}
         )
-    with pytest.raises(error, match=f"^Expected numbers: {says} {place}. [EP].*ncode or drop"):
+    with pytest.raises(error, match=f"^Expected numbers: {says}{place}. [EP].*ncode or drop"):
         clone(estimator).fit(table)
-    says = f"numbers in the table of client 1: {says} {place}"
+    says = f"numbers for client 1: {says}{place}"
     with pytest.raises((TypeError, ValueError), match=says):
         clone(estimator).fit([np.ones((4, 3)), table])
 
 
 @every_estimator
-@pytest.mark.parametrize("time", [np.datetime64("2020-01-01", "ns"), np.timedelta64("NaT", "D")])
-@pytest.mark.parametrize("number", [1.0, 1])
-@pytest.mark.parametrize("as_list", [False, True])
-def test_times_among_numbers_are_told_by_their_place(estimator, time, number, as_list):
-    # NumPy would convert them, NaT to -9.2e18, and make durations of integers beside them.
-    table = np.array([[number, number], [number, time]], dtype=object)
-    table = table.tolist() if as_list else table
-    says = f"argument must be .* not '{type(time).__name__}' in row 1, column 1"
-    with pytest.raises((TypeError, ValueError), match=f"^Expected numbers: float.. {says}"):
-        clone(estimator).fit(table)
-    with pytest.raises((TypeError, ValueError), match=f"in the table of client 1: float.. {says}"):
-        clone(estimator).fit([np.ones((4, 2)), table])
-
-
-@every_estimator
-@pytest.mark.parametrize("first", [0, 7, 8, 14])
-def test_of_several_entries_the_first_is_told(estimator, first):
-    table = np.ones((5, 3), dtype=object)
-    table.flat[first:] = "x"
-    place = f"'x' in row {first // 3}, column {first % 3}"
-    with pytest.raises(ValueError, match=f"^Expected numbers: .*{place}[.]"):
-        clone(estimator).fit(table)
-
-
-@every_estimator
-def test_columns_of_text_of_polars_are_told(estimator):
+def test_errors_name_text_columns_of_polars(estimator):
     polars = pytest.importorskip("polars")
     table = polars.DataFrame({"a": ["1", "2"], "site": ["dune", "bog"]})
     with pytest.raises(ValueError, match="^Expected numbers: .*'dune' in column 'site'. "):
@@ -405,8 +274,8 @@ def test_columns_of_text_of_polars_are_told(estimator):
 
 @every_estimator
 @pytest.mark.parametrize("as_list", [False, True])
-def test_complex_numbers_and_raw_memory_are_told_by_their_type(estimator, as_list):
-    whose = " in the table of client 0" if as_list else ""
+def test_complex_and_raw_dtypes_raise(estimator, as_list):
+    whose = " for client 0" if as_list else ""
     for table, says in [
         (
             np.ones((3, 2)) + 1j,
@@ -419,7 +288,7 @@ def test_complex_numbers_and_raw_memory_are_told_by_their_type(estimator, as_lis
             clone(estimator).fit([table] if as_list else table)
 
 
-def test_a_wrong_number_of_columns_is_told_before_their_missing_numbers():
+def test_number_of_features_is_checked_before_values():
     frame = pd.DataFrame({k: pd.array([True, None], dtype="boolean") for k in range(3)})
     with pytest.raises(ValueError, match="X has 3 features"):
         FITTED.predict(frame)
@@ -433,7 +302,7 @@ def test_a_wrong_number_of_columns_is_told_before_their_missing_numbers():
         ("bacdefghijklmnopqr", ("['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', ...]", "['b', 'a'")),
     ],
 )
-def test_the_first_of_many_columns_that_differs_is_told(columns, says):
+def test_errors_show_the_first_differing_column(columns, says):
     names = "abcdefghijklmnopqr", columns
     first, other = (pd.DataFrame(np.eye(18)[:, : len(own)], columns=[*own]) for own in names)
     gm = FederatedGaussianMixture().fit(first)
@@ -454,7 +323,7 @@ def test_text_of_variable_length_is_no_number():
                 clone(estimator).fit(texts)
 
 
-def test_the_first_bad_number_is_named_for_every_client():
+def test_errors_name_the_cell_of_a_missing_value():
     for client in range(3):
         for row, column in [(0, 0), (len(CLIENTS[client]) - 1, 1)]:
             tables = with_value(np.nan, client, row, column)
@@ -462,7 +331,7 @@ def test_the_first_bad_number_is_named_for_every_client():
             check_refused(ValueError, says, tables)
 
 
-def test_a_bad_number_is_found_among_many():
+def test_invalid_values_beyond_the_first_block():
     # As many numbers as are checked at once, and some more.
     rows = np.zeros((2**18 + 5, 2))
     rows[[2**17 + 1, 2**18 + 3], 1] = np.nan
@@ -475,19 +344,19 @@ def test_a_bad_number_is_found_among_many():
 # ---- other libraries' tables
 
 
-@pytest.mark.parametrize("which", ["alone", "first", "second", "both"])
+@pytest.mark.parametrize("which", ["alone", "first", "second"])
 @every_estimator
-def test_lazy_frames_are_to_be_collected(which, estimator):
+def test_lazy_frames_raise(which, estimator):
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
     lazy = frame.lazy()
-    X = {"alone": lazy, "first": [lazy, frame], "second": [frame, lazy], "both": [lazy, lazy]}
-    of_whom = {"alone": "", "second": " of client 1"}.get(which, " of client 0")
-    says = f"Expected a table{of_whom}, got a LazyFrame, .*collect"
+    X = {"alone": lazy, "first": [lazy, frame], "second": [frame, lazy]}
+    of_whom = {"alone": "", "second": " for client 1"}.get(which, " (of|for) client 0")
+    says = f"Expected a table .*{of_whom}, or .* of type LazyFrame"
     with pytest.raises(TypeError, match=says):
         clone(estimator).fit(X[which])
     fitted = clone(estimator).fit(frame)
-    with pytest.raises(TypeError, match="got a LazyFrame, .*collect"):
+    with pytest.raises(TypeError, match="of type LazyFrame"):
         getattr(fitted, "predict", fitted.transform)(X[which])
     if which in ("alone", "first") and hasattr(estimator, "partial_fit"):
         # Their columns are not read where there are no names to compare them with, either.
@@ -501,8 +370,11 @@ class ColumnsInAList:
 
     def __init__(self, rows):
         self._rows = np.asarray(rows)
-        self.columns = list(self._rows.T)
         self.shape = self._rows.shape
+
+    @property
+    def columns(self):
+        return list(self._rows.T)
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self._rows, dtype=dtype)
@@ -529,47 +401,26 @@ def arrow_table(frame):
     ],
     ids=lambda estimator: type(estimator).__name__,
 )
-def test_tables_of_pyarrow_are_to_be_converted(estimator, as_list):
+def test_pyarrow_tables_raise(estimator, as_list):
     frame = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
     table = arrow_table(frame)
-    X, of_whom = ([frame, table], " (of|for) client 1") if as_list else (table, "")
-    says = f"pandas or polars{of_whom}, got a pyarrow Table. .*to_pandas"
+    X, of_whom = ([frame, table], " for client 1") if as_list else (table, "")
+    says = f"pandas or polars.{of_whom}, or .* of type Table"
     with pytest.raises(TypeError, match=says):
         clone(estimator).fit(X)
-    with pytest.raises(TypeError, match="got a pyarrow Table. .*to_pandas"):
+    with pytest.raises(TypeError, match="of type Table"):
         clone(estimator).fit(frame).transform(X)
     if hasattr(estimator, "partial_fit"):
         with pytest.raises(TypeError, match=says):
             clone(estimator).fit(frame).partial_fit(X)
 
 
-@pytest.mark.parametrize("method", ["to_pandas", "toPandas", "df"])
-def test_tables_of_databases_are_to_be_converted(method):
-    kind = type("Relation", (), {"__module__": "base.tables", "columns": ["a"], method: None})
-    says = f"or polars{{}}, got a base Relation. .* its {method} method"
-    with pytest.raises(TypeError, match=says.format("")):
-        FederatedGaussianMixture().fit(kind())
-    with pytest.raises(TypeError, match=says.format(" of client 1")):
-        FederatedGaussianMixture().fit([CLIENTS[0], kind()])
-    with pytest.raises(TypeError, match=says.format("")):
-        FITTED.predict(kind())
-
-
-def test_of_many_names_eight_are_told():
+def test_shorten():
     assert shorten(list("abcdefgh")) == "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h']"
     assert shorten(list("abcdefghi")) == "['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', ...]"
 
 
 # ---- unusual tables
-
-
-def test_columns_that_are_no_names():
-    tables = [ColumnsInAList(rows) for rows in CLIENTS]
-    gm = FederatedGaussianMixture(2, random_state=0)
-    assert_array_equal(gm.fit(tables).means_, clone(gm).fit(CLIENTS).means_)
-    assert_array_equal(
-        gm.partial_fit(tables).means_, clone(gm).fit(CLIENTS).partial_fit(CLIENTS).means_
-    )
 
 
 @pytest.mark.parametrize(
@@ -581,14 +432,14 @@ def test_columns_that_are_no_names():
     ],
     ids=["frame first", "array first", "several names"],
 )
-def test_names_that_are_no_strings_are_no_names(tables):
+def test_other_column_names_than_strings_are_ignored(tables):
     # As for scikit-learn.
     gm = FederatedGaussianMixture(**GOOD).fit(tables)
     assert not hasattr(gm, "feature_names_in_")
     assert_array_equal(gm.means_, FITTED.means_)
 
 
-def test_large_numbers_that_can_be_squared_are_rows():
+def test_large_finite_values():
     want = FederatedGaussianMixture(**GOOD, reg_covar=0).fit(CLIENTS)
     # A power of two, so that nothing is rounded.
     gm = FederatedGaussianMixture(**GOOD, reg_covar=0).fit([c * 2.0**470 for c in CLIENTS])

@@ -14,6 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, _random
+from skfedem._data.clients import read_clients
+from skfedem._data.rows import check_weights
 from skfedem._federation import (
     Federation,
     draw_minibatches,
@@ -21,8 +23,6 @@ from skfedem._federation import (
     offsets_of,
     sample_weight_of,
 )
-from skfedem._input.clients import check_clients, federation_of
-from skfedem._input.sample_weight import check_weights
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.given import Given
@@ -124,9 +124,7 @@ def test_centroids_and_their_tolerance_are_those_of_repeated_rows():
     centers = []
     for data, weight in ((clients, weights), (repeated, None)):
         estimator = FederatedGaussianMixture(3)
-        federation = federation_of(
-            check_clients(estimator, data, sample_weight=weight), "n_samples"
-        )
+        federation = read_clients(estimator, data, sample_weight=weight).federation
         model, _ = standardise(estimator, federation, Given())
         centers.append(assignment._kmeans_centers(model, federation, 0)[0])
     assert_allclose(centers[0], centers[1], rtol=1e-10)
@@ -290,7 +288,7 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
 
 
 @pytest.mark.parametrize("parameters", [GIVEN, STOCHASTIC])
-def test_equal_weights_are_none_and_only_ratios_matter(parameters):
+def test_only_ratios_of_weights_matter(parameters):
     plain = fit(FederatedGaussianMixture(**parameters), CLIENTS)
     equal = fit(
         FederatedGaussianMixture(**parameters),
@@ -333,7 +331,7 @@ class OnlyAnArray:
         return X.copy()
 
 
-def test_a_table_without_a_length_may_have_weights():
+def test_weights_of_a_table_without_length():
     gm = fit(FederatedGaussianMixture(**GIVEN), X, sample_weight=WEIGHT)
     same = fit(FederatedGaussianMixture(**GIVEN), OnlyAnArray(), sample_weight=WEIGHT)
     assert_array_equal(same.means_, gm.means_)
@@ -500,7 +498,7 @@ def test_fewer_rows_with_a_weight_than_components():
         FederatedGaussianMixture(**GIVEN).fit(X, sample_weight=weight)
 
 
-def test_a_score_needs_some_weight():
+def test_scores_without_weight_raise():
     gm = FederatedGaussianMixture(**GIVEN).fit(CLIENTS)
     with pytest.raises(ValueError, match="all zero"):
         gm.score(X, sample_weight=np.zeros(len(X)))

@@ -13,10 +13,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
 from skfedem import FederatedMatrixImputer
-from skfedem._input import cells as input_cells
-from skfedem._input import observations as input_observations
-from skfedem._input.cells import check_cells, check_matrix
-from skfedem._input.matrices import is_cell_list
+from skfedem._data import cells as cells_module
+from skfedem._data import observations
+from skfedem._data.cells import read_cells, read_matrix
+from skfedem._data.tables import is_client_list
 from skfedem.models.matrix.families import BERNOULLI, GAUSSIAN, POISSON
 
 NAN = np.nan
@@ -35,7 +35,7 @@ FORMATS = ["coo", "csr", "csc", "lil", "dok"]
 
 def cells_of(X, clients=None, *, family=POISSON, shape=None, estimator=None, **options):
     estimator = (estimator or FederatedMatrixImputer()).set_params(effects="none", **options)
-    return check_cells(estimator, X, clients, shape=shape, family=family)
+    return read_cells(estimator, X, clients, shape=shape, family=family)
 
 
 def triplets_of(matrix):
@@ -188,7 +188,7 @@ def test_every_form_gives_the_same_cells(X, options):
         assert not hasattr(estimator, "feature_names_in_")
 
 
-def test_rows_of_clients_own_are_numbered_one_after_the_other():
+def test_disjoint_rows_are_numbered_consecutively():
     data = cells_of([MATRICES[0], MATRICES[2][:3]], rows="disjoint")
     assert data.shape == (7, 3)
     assert_array_equal(data.row_offsets, [0, 4, 7])
@@ -258,7 +258,7 @@ def test_a_huge_matrix_is_never_built():
     check_refused(ValueError, says, [last], shape=(2**31, 3))
 
 
-def test_the_order_of_triplets_shows_in_no_bit():
+def test_cells_do_not_depend_on_the_order_of_triplets():
     rng = np.random.default_rng(0)
     triplets = np.column_stack([np.argwhere(np.ones((20, 10))), rng.normal(size=200)])
     shuffled = triplets[rng.permutation(200)]
@@ -266,7 +266,7 @@ def test_the_order_of_triplets_shows_in_no_bit():
     assert_same(got, want)
 
 
-def test_blocks_do_not_show(monkeypatch):
+def test_cells_do_not_depend_on_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     clients = [
         np.column_stack([rng.integers(4, size=n), rng.integers(3, size=n), rng.poisson(2, size=n)])
@@ -274,7 +274,7 @@ def test_blocks_do_not_show(monkeypatch):
     ]
     want = cells_of(clients, shape=SHAPE)
     for block in (1, 7, 40):
-        for module in (input_observations, input_cells):
+        for module in (observations, cells_module):
             monkeypatch.setattr(module, "_BLOCK", block)
         assert_same(cells_of(clients, shape=SHAPE), want)
     for row, bad in enumerate(([[4, 0, 1], [0, 0, 1]], [[0, 0, 1], [4, 0, 1]])):
@@ -377,10 +377,12 @@ BAD = {
     "broken counts": case(
         put(2.5), "non-negative integers.*got 2.5 in row 3, column 0 of client 2"
     ),
-    "the marker unsaid": case(put(-99999999), "missing_values=-99999999 if"),
+    "the marker unsaid": case(
+        put(-99999999), "got -99999999.0 in row 3.*or give missing_values if"
+    ),
     "no presence": case(
         [np.where(m > 1, 2, m) for m in MATRICES],
-        r"Expected 0 or 1.*got 2.0 in row 0, column 1 of client 0.*numpy\.minimum\(X, 1\)",
+        r"Expected 0 or 1.*got 2.0 in row 0, column 1 of client 0",
         family=BERNOULLI,
     ),
     "huge": case(
@@ -390,17 +392,17 @@ BAD = {
     ),
     "a stored NaN": case(
         [sparse_of(MATRICES[0]), sparse.csr_array(put(NAN)[1][:, :3])],
-        "NaN.*row 0, column 0 of client 1.*Leave .* out of sparse",
+        "NaN.*row 0, column 0 of client 1.*leave them out of sparse",
     ),
     "NaN in a triplet": case(
         put_triplet(3, 2, NAN), "NaN.*got nan in site 3, month 2 of client 1.*triplets", **SIZED
     ),
     "NaN beside a marker": case(
-        put(NAN), "NaN.*row 0, column 0 of client 0.*by -1 only", missing_values=-1
+        put(NAN), "NaN.*row 0, column 0 of client 0.*by missing_values only", missing_values=-1
     ),
     "a stored marker": case(
         [sparse_of(matrix) for matrix in put(-1)],
-        "missing_values.*got -1.0 in row 3, column 0 of client 2.*Leave",
+        "missing_values.*got -1.0 in row 3, column 0 of client 2",
         missing_values=-1,
         family=GAUSSIAN,
     ),
@@ -410,41 +412,41 @@ BAD = {
     ),
     "triplets without a shape": case(
         [triplets_of(MATRICES[0]), triplets_of(MATRICES[2])],
-        "3 rows.*got 4 for client 1.*triplets, give shape=",
+        r"3 rows.*got 4 for client 1.*shape=\(sites, months\) with triplets",
     ),
     "other columns": case(
         [MATRICES[0], MATRICES[1][:, :1]],
         r"3 columns.*got 1 for client 1.*\(4, 1\)",
         rows="disjoint",
     ),
-    "no rows": case([MATRICES[0], MATRICES[1][:0]], r"one row.*\(0, 3\).*client 1"),
+    "no rows": case([MATRICES[0], MATRICES[1][:0]], r"one row.*client 1 \(shape \(0, 3\)\)"),
     "no observers": case([MATRICES[0][None][:0]], r"one row.*\(0, 4, 3\)"),
     "other sites": case(
-        REORDERED, "row labels.*'fen' for row 1.*got 'isle' for client 1.*Reindex.*disjoint"
+        REORDERED,
+        "row labels.*'fen' for row 1.*got 'isle' for client 1.*same labels.*disjoint",
     ),
     "a site without a label": case(
         frames_of(MATRICES[:1], pd.Index([pd.NA, *SITES[1:]], dtype=object))
         + frames_of(MATRICES[1:2]),
-        "row labels.*<NA> for row 0.*got 'dune' for client 1.*Reindex.*disjoint",
+        "row labels.*<NA> for row 0.*got 'dune' for client 1.*same labels.*disjoint",
     ),
     "other years": case(
         frames_of(MATRICES[:1], SITES, [2001, 2002, 2003])
         + frames_of(MATRICES[1:2], SITES, [2001, 2002, 2004]),
-        "column labels.*2003 for column 2.*got 2004 for client 1.*Reindex",
+        "column labels.*2003 for column 2.*got 2004 for client 1.*Give DataFrames",
     ),
     "other months": case(
         frames_of(MATRICES[:1]) + frames_of(MATRICES[1:2], SITES, ["may", "june", "june"]),
-        "column labels.*'july' for column 2.*got 'june' for client 1.*Reindex",
+        "column labels.*'july' for column 2.*got 'june' for client 1.*Give DataFrames",
         rows="disjoint",
     ),
     "frames and arrays": case(
         [MATRICES[0], *frames_of(MATRICES[1:])],
-        r"no row labels for.*client 0.*got row labels \(from 'dune'\) for client 1.*or give "
-        "rows=.disjoint.",
+        r"no row labels for.*client 0.*got row labels from 'dune' for client 1.*rows=.disjoint.",
     ),
     "rows numbered from 0 and in another order": case(
         frames_of(MATRICES[:1], None) + frames_of(MATRICES[1:2], [1, 0, 2, 3]),
-        r"the row labels 0, 1, 2, \.\.\. for every.*got row labels \(from 1\) for client 1",
+        r"no row labels for every.*got row labels from 1 for client 1",
     ),
     "a site too many": case(
         put_triplet(4, 0, 1),
@@ -456,19 +458,19 @@ BAD = {
     "no month": case(put_triplet(0, NAN, 1), "month.*got nan in triplet 1", **SIZED),
     "four numbers": case(
         [np.zeros((2, 3)), np.zeros((2, 4))],
-        r"triplets .* \(n, 3\).*shape \(2, 4\) in .* client 1.*fit without `shape`",
+        r"triplets .* \(n, 3\) for client 1.*shape \(2, 4\).*Fit without `shape`",
         **SIZED,
     ),
     "another sparse shape": case(
         [np.zeros((2, 3)), sparse.coo_array((3, 4))],
-        r"shape \(4, 3\).*\(3, 4\) in the table of client 1",
+        r"shape \(4, 3\) for client 1, got \(3, 4\)",
         **SIZED,
     ),
     "shape of halves": case(MATRICES, r"integers.*2\.5\)", shape=(4, 2.5)),
     "shape of switches": case(MATRICES, r"integers.*\(True, 3\)", shape=(True, 3)),
     "an empty shape": case(MATRICES, "two integers >= 1", shape=(0, 3)),
     "shape and own rows": case(MATRICES, "rows='shared'.*different row", **SIZED, rows="disjoint"),
-    "shape and one matrix": case(MATRICES[0], "triplet 0.*a matrix .* without `shape`", **SIZED),
+    "shape and one matrix": case(MATRICES[0], "site numbers .* got nan in triplet 0", **SIZED),
     "unknown rows": case(MATRICES, "'shared', 'disjoint'.*'own'", rows="own"),
     "nothing": case([], "at least one client.*empty list"),
     "nothing observed": case(
@@ -491,7 +493,7 @@ BAD = {
     "words": case([MATRICES[0], [["a", "b"]]], "numbers.*client 1.*Encode"),
     "dates": case(
         [MATRICES[0], np.array([["2020-05"]], dtype="M8[M]")],
-        "numbers in the table of client 1.*datetime64",
+        "numbers for client 1.*datetime64",
     ),
     "months that are dates": case(
         pd.DataFrame({"site": [0], "month": pd.to_datetime(["2020-05"]), "count": [1]}),
@@ -504,7 +506,7 @@ BAD = {
     ),
     "words as objects": case(
         [np.array([["a", 1.0]], dtype=object)],
-        "numbers in the table of client 0: .*'a' in row 0, column 0. Put .*set_index.*NaN",
+        "numbers for client 0: .*'a'. Put .*set_index",
     ),
     "a column of names": case(
         frames_of(MATRICES, range(4))[0].assign(site=SITES),
@@ -513,31 +515,19 @@ BAD = {
     ),
     "a word in a cell": case(
         np.array([[1, "X"], [None, 2]], dtype=object),
-        "Expected numbers: could not convert .*'X' in row 0, column 1. Put .*Encode or drop",
-    ),
-    "a word in a cell of an observer": case(
-        [np.array([[[1, 2]], [[1, "X"]]], dtype=object)],
-        "table of client 0: could not convert .*'X' in observer 1, row 0, column 1",
+        "Expected numbers: could not convert .*'X'. Put .*Encode or drop",
     ),
     "one table of words": case(np.array([["a"]]), "numbers.*Encode"),
     "complex": case([MATRICES[0] + 0j], "Complex data not supported.*client 0"),
-    "sparse complex": case([sparse_of(MATRICES[0]) * 1j], "client 0.*Complex"),
-    "rows in rows": case(
-        [MATRICES[0], [[1, [2, 3], 4]]],
-        r"numbers in the table of client 1: .*a sequence in row 0, column 1\. Put names of sites",
-    ),
+    "sparse complex": case([sparse_of(MATRICES[0]) * 1j], "Complex data not supported.*client 0"),
     "a marker that no float holds": case(
         MATRICES[0],
-        "missing_values to be a number that fits in a float, got an integer of 401 digits",
+        "missing_values to be a number that fits in a float, got 1000",
         missing_values=10**400,
     ),
-    "a sparse vector": case(
-        [sparse.coo_array(np.ones(3))], "2-D sparse matrix.*1 dimension in the table of client 0"
-    ),
     "one dimension": case(np.zeros(3), "Expected 2D array, got 1D"),
+    "tables in a table": case([MATRICES[0], MATRICES], "table for client 1, got a list of 3"),
     "four dimensions": case([np.zeros((1, 1, 1, 1))], "2-D or 3-D.*client 0"),
-    "a hole": case([MATRICES[0], None], "2-D.*client 1.*not a table"),
-    "tables in a table": case([MATRICES[0], MATRICES], "client 1.*client of its own, or a 3-D"),
 }
 NO_CELLS = {
     "names and numbers": case(
@@ -556,33 +546,23 @@ NO_CELLS = {
     ),
     "diagonals": case(
         [sparse.dia_array((np.ones((1, 3)), [0]), shape=(3, 3))],
-        "single entries.*dia_array in the table of client 0.*padding",
+        "single entries for client 0.*dia_array, whose padding",
     ),
-    "columns of zeros": case(
-        [MATRICES[0], pd.DataFrame(np.eye(4, 3)).astype(pd.SparseDtype(float, 0.0))],
-        r"client 1, got Sparse\[float64, .*0\].*sparse.to_coo\(\) makes it, if.*astype\(float\) if",
-    ),
-    "one table of columns of zeros": case(
-        pd.DataFrame({"may": pd.arrays.SparseArray([1, 0])}), r"cells, got Sparse\[int64, 0\]"
-    ),
-    "blocks": case(sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), "blocks"),
-    "a dictionary": case(dict(enumerate(MATRICES)), "dict.*values"),
+    "blocks": case(sparse.bsr_matrix(np.ones((4, 4)), blocksize=(2, 2)), "bsr_matrix, whose pad"),
+    "a hole": case([MATRICES[0], None], "for client 1, .* got None of type NoneType"),
+    "a dictionary": case(dict(enumerate(MATRICES)), "of type dict"),
 }
-
-
-if BAD["a sparse vector"][0][0].ndim == 2:
-    del BAD["a sparse vector"]  # scipy < 1.13 has no such thing
 
 
 # In scipy 1.11 the repr of a dia_array warns of its own code.
 @pytest.mark.filterwarnings("ignore:`getformat` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("X", "options", "says"), NO_CELLS.values(), ids=NO_CELLS)
-def test_what_is_no_matrix_is_refused(X, options, says):
+def test_invalid_types_of_matrices(X, options, says):
     check_refused(TypeError, says, X, **options)
 
 
 @pytest.mark.parametrize(("X", "options", "says"), BAD.values(), ids=BAD)
-def test_bad_matrices_are_refused(X, options, says):
+def test_invalid_matrices(X, options, says):
     check_refused(ValueError, says, X, **options)
 
 
@@ -603,47 +583,11 @@ def test_a_sparse_cube_is_refused():
         cube = sparse.coo_array(np.ones((2, 2, 2)))
     except (TypeError, ValueError):  # scipy 1.14 raises the latter
         pytest.skip("scipy < 1.15 has no such thing")
-    check_refused(ValueError, ["2-D sparse matrix", r"got 3 dimensions\. "], cube)
-
-
-def test_sparse_columns_filled_with_the_marker_are_missing_there():
-    unknown = pd.DataFrame(MATRICES[0]).astype(pd.SparseDtype(float, NAN))
-    zeros = pd.DataFrame([[1.0, 0.0], [0.0, 2.0]]).astype(pd.SparseDtype(float, 0.0))
-    for wrap in (lambda table: table, lambda table: [table]):
-        assert_array_equal(cells_of(wrap(unknown)).values, [2, 0, 5])
-        assert_array_equal(cells_of(wrap(zeros), missing_values=0).values, [1, 2])
-
-
-def test_infinity_is_left_out_where_nothing_can_be_marked():
-    for X, options in (
-        ([sparse_of(np.array([[1.0, np.inf]]))], {}),
-        ([np.array([[0, 0, np.inf]])], {"shape": (1, 2)}),
-    ):
-        check_refused(ValueError, ["infinity", "Correct it, or leave it out"], X, **options)
-
-
-def test_a_marker_is_offered_only_where_it_can_mark():
-    def message(X, **options):
-        with pytest.raises(ValueError, match="non-negative integers .* Correct it") as caught:
-            cells_of(X, **options)
-        return str(caught.value)
-
-    assert "give missing_values=-1 if" in message(np.array([[1.0, -1.0]]))
-    assert "give missing_values=-1 if" in message([[1.0, -1.0]])
-    assert "give missing_values=-1 if" in message(np.array([[1.0], [-1.0]]), clients=["a", "b"])
-    assert "give missing_values=-1 if" in message([[[1.0, -1.0]]])
-    assert "give missing_values=-1 if" in message([np.array([[[-1.0, 1.0]]])], shape=(1, 2))
-    for X, options in (
-        (np.array([[1.0, 1.5]]), {}),
-        (sparse_of(np.array([[1.0, -1.0]])), {}),
-        ([sparse_of(np.array([[1.0, -1.0]]))], {}),
-        ([np.array([[0, 0, -1.0]])], {"shape": (1, 2)}),
-    ):
-        assert "missing_values" not in message(X, **options)
+    check_refused(ValueError, ["2-D sparse matrix, got 3 dimensions"], cube)
 
 
 @pytest.mark.parametrize("marker, datum", [(99999999, 1e8), (16777217, 16777216.0), (1e-50, 0.0)])
-def test_what_a_marker_is_in_single_precision_may_be_data(marker, datum):
+def test_float32_value_of_a_marker_may_be_data(marker, datum):
     assert np.float32(marker) == datum
     table = np.array([[datum, 1.0], [marker, 2.0]])
     data = cells_of([table], missing_values=marker)
@@ -657,12 +601,12 @@ def test_a_marker_is_rounded_as_the_cells_are(dtype):
         assert_array_equal(cells_of(X, missing_values=-999.9).values, [3.0, 4.0, 5.0])
 
 
-def test_what_is_no_table_is_refused_as_it_is():
-    check_refused(TypeError, "Expected numbers in the table of client 1", [MATRICES[0], len])
-    check_refused(TypeError, "Expected a table or a list of tables, got <built-in function", len)
+def test_functions_as_tables_raise():
+    check_refused(TypeError, "Expected a table .* for client 1", [MATRICES[0], len])
+    check_refused(TypeError, "Expected a table .*, got <built-in function len>", len)
 
 
-def test_what_a_marker_would_be_among_integers_is_data():
+def test_markers_are_not_wrapped_to_integers():
     given = np.array([[255, 1], [2, 3]], dtype=np.uint8)
     data = cells_of([given], missing_values=-1)
     assert_array_equal(data.values, [255, 1, 2, 3])
@@ -674,11 +618,11 @@ def test_missing_cells_raise_no_warnings_in_float32():
     check_refused(ValueError, "NaN", single, missing_values=1e300)
 
 
-def test_lists_are_lists_of_clients_unless_they_hold_numbers():
+def test_is_client_list():
     for clients in ([], MATRICES, tuple(MATRICES), [sparse_of(MATRICES[0])], [np.zeros((1, 2, 3))]):
-        assert is_cell_list(clients)
+        assert is_client_list(clients)
     for table in (MATRICES[0], MATRICES[0].tolist(), np.stack(MATRICES), sparse_of(MATRICES[0])):
-        assert not is_cell_list(table)
+        assert not is_client_list(table)
 
 
 # ------------------------------------------------------------------ one table, after a fit
@@ -694,7 +638,7 @@ class ColumnMeans(TransformerMixin, BaseEstimator):
 
     def fit(self, X, y=None, clients=None):
         checked = clone(self)
-        data = check_cells(checked, X, clients, family=GAUSSIAN)
+        data = read_cells(checked, X, clients, family=GAUSSIAN)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(checked, name):
                 setattr(self, name, getattr(checked, name))
@@ -705,7 +649,7 @@ class ColumnMeans(TransformerMixin, BaseEstimator):
 
     def transform(self, X):
         check_is_fitted(self)
-        cells = check_matrix(self, X, self.missing_values, GAUSSIAN)
+        cells = read_matrix(self, X, self.missing_values, GAUSSIAN)
         full = np.tile(self.means_, (cells.shape[0], 1))
         full[cells.rows, cells.columns] = cells.values
         return full
@@ -727,14 +671,14 @@ NAMED = ColumnMeans().fit(frames_of(MATRICES))
 
 
 @pytest.mark.parametrize("as_given", [np.asarray, sparse_of])
-def test_one_table_has_the_cells_that_it_shows(as_given):
-    cells = check_matrix(FITTED, as_given(MATRICES[0]), NAN, POISSON)
+def test_read_matrix(as_given):
+    cells = read_matrix(FITTED, as_given(MATRICES[0]), NAN, POISSON)
     for got, want in zip(cells[:3], (ROWS, COLUMNS, VALUES), strict=True):
         assert_array_equal(got, want[:3])
     assert_array_equal(cells.counts, [1, 1, 1])
     assert cells.shape[0] == 4
     assert cells.log_base_measure == pytest.approx(-np.log(240), rel=1e-14)
-    empty = check_matrix(FITTED, as_given(MATRICES[1][:2]), NAN, POISSON)
+    empty = read_matrix(FITTED, as_given(MATRICES[1][:2]), NAN, POISSON)
     assert len(empty.rows) == 0
     assert empty.shape[0] == 2
     assert empty.log_base_measure == 0
@@ -744,16 +688,16 @@ def test_one_table_may_have_any_marker():
     given = np.nan_to_num(MATRICES[0], nan=-1)
     kept = given.copy()
     for table in (given, given.astype(np.float32)):
-        cells = check_matrix(FITTED, table, -1, POISSON)
+        cells = read_matrix(FITTED, table, -1, POISSON)
         for got, want in zip(cells[:3], (ROWS, COLUMNS, VALUES), strict=True):
             assert_array_equal(got, want[:3])
     assert_array_equal(given, kept)
 
 
-def test_one_table_that_does_not_fit_is_refused():
+def test_read_matrix_of_invalid_tables():
     def refused(says, X, fitted=FITTED, missing_values=NAN):
         with pytest.raises(ValueError, match=says):
-            check_matrix(fitted, X, missing_values, POISSON)
+            read_matrix(fitted, X, missing_values, POISSON)
 
     refused("2 features.*expecting 3", MATRICES[0][:, :2])
     refused("2 features.*expecting 3", sparse_of(MATRICES[0][:, :2]))
@@ -762,4 +706,4 @@ def test_one_table_that_does_not_fit_is_refused():
     refused(r"feature names should match", frames_of(MATRICES, months=MONTHS[::-1])[0], NAMED)
     refused(r"row 3 \('marsh'\), column 0 \('may'\)", frames_of(put(-1))[2], NAMED)
     refused("infinity.*row 3, column 0", put(np.inf)[2])
-    refused("NaN.*by -1 only", MATRICES[0], missing_values=-1)
+    refused("NaN.*by missing_values only", MATRICES[0], missing_values=-1)

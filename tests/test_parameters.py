@@ -141,9 +141,7 @@ def test_minibatches_larger_than_a_client_without_replacement():
     says = ["batch_size=8", "got 7 for client '?cedar", "at most 7"]
     check_refused(ValueError, says, X, OWNERS, **large)
     large["batch_size"] = 10
-    check_refused(
-        ValueError, ["got 9 for client 0 .* 1 more", "batch_size of at most 7"], CLIENTS, **large
-    )
+    check_refused(ValueError, ["got 9 for client 0", "batch_size of at most 7"], CLIENTS, **large)
     FederatedGaussianMixture(**GOOD, batch_size=7, replacement=False, tol=10.0, max_iter=5000).fit(
         CLIENTS
     )
