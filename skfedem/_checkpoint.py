@@ -32,7 +32,7 @@ Identity = dict[str, Any]
 _State = TypeVar("_State")
 
 _HEADER = "skfedem checkpoint"  # name of the first member
-_VERSION = 9
+_VERSION = 10
 _PREVIOUS = ".previous"
 _DIGEST_LENGTH = 64  # of hexadecimal digits
 # In a zip file, the name of the first member follows after so many bytes, of which four are fixed.

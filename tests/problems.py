@@ -32,6 +32,7 @@ from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.units import standard_units
+from skfedem.solvers import _from_parameters
 from skfedem.solvers._loop import open_round
 from skfedem.solvers._state import initial_state
 from skfedem.solvers.base import ClientGroup, Problem, Task, server_half
@@ -392,6 +393,8 @@ COMPRESSORS = [
     RandK(omega=1.0),
     RandK(omega=0.3),
 ]
+
+SOLVERS = dict(_from_parameters.SOLVERS)
 
 _ROUGH = {"omega": 1.0, "participation": 0.6, "batch_size": 3}
 

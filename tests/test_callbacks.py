@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.solvers import _loop
-from skfedem.solvers._run_state import initialise
+from skfedem.solvers._state import initial_state
 from watched import interrupted
 
 callback = pytest.importorskip("sklearn.callback", reason="this scikit-learn has no callbacks")
@@ -254,7 +254,7 @@ def test_starts_are_tasks_where_there_are_several(clients):
 
 
 def test_a_start_that_is_interrupted_before_its_first_round_ends_all_the_same(clients, monkeypatch):
-    monkeypatch.setattr(_loop, "initialise", interrupted(initialise, at=2))
+    monkeypatch.setattr(_loop, "initial_state", interrupted(initial_state, at=2))
     recorder = Recorder()
     gm = FederatedGaussianMixture(2, n_init=3, max_iter=3, tol=0, random_state=0)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):

@@ -15,8 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from checkpoints import ROUGH, assert_same_fit, every_case, make_clients
 from skfedem import FederatedGaussianMixture, _checkpoint
-from skfedem.solvers import _loop
-from skfedem.solvers._loop import client_round
+from skfedem.clients.local import LocalClients
 
 pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
 
@@ -72,11 +71,11 @@ def test_what_is_saved_goes_with_a_version(tmp_path):
         gm.fit([np.random.default_rng(0).normal(size=(20, 2))] * 3)
         names |= {name.removeprefix("state.") for name in _checkpoint._read(path)[1]}
     kept = {name for name in names if not name.startswith(("history.", "stopping.parameters."))}
-    server = "round_index statistics control step_limit has_field n_restarts rest_until"
+    server = "round_index statistics control step_limit has_field n_restarts frozen_until"
     gains = "latest criterion step_size next_criterion"
-    sweep = "outer_loop travelled n_rounds n_messages n_quiet quiet_since converged"
-    assert _checkpoint._VERSION == 9
-    run = "n_expectations converged trace criteria_before initial_criterion states.controls"
+    sweep = "outer_loop step_sum n_rounds n_messages n_quiet quiet_since converged"
+    assert _checkpoint._VERSION == 10
+    run = "n_expectations converged trace criteria_before initial_criterion clients.controls"
     assert kept == {
         *run.split(),
         *(f"server.{name}" for name in server.split()),
@@ -120,19 +119,19 @@ def test_a_fit_stopped_from_the_keyboard_leaves_the_save_before(
     path = tmp_path / "run.npz"
     clients = data()
     whole = clone(estimator).set_params(random_state=0, eval_every=None).fit(clients)
-    n_calls = 0
+    n_calls, client_round = 0, LocalClients.round
 
     def interrupted(*args):
         nonlocal n_calls
         n_calls += 1
-        received = client_round(*args)
+        aggregated = client_round(*args)
         if n_calls == n_rounds + 1:
-            raise KeyboardInterrupt  # clients have moved their control variates
-        return received
+            raise KeyboardInterrupt  # clients have prepared new control variates
+        return aggregated
 
     stopped = clone(whole).set_params(checkpoint=path, checkpoint_every=3)
     with monkeypatch.context() as patched:
-        patched.setattr(_loop, "client_round", interrupted)
+        patched.setattr(LocalClients, "round", interrupted)
         with pytest.warns(ConvergenceWarning, match=f"keyboard after {n_rounds} rounds"):
             stopped.fit(clients)
     assert stopped.n_iter_ == n_rounds

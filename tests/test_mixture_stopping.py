@@ -10,9 +10,10 @@ from sklearn.exceptions import ConvergenceWarning
 from mixtures import CENTERS, CLIENTS, COMPONENTS, EXACT, N_SAMPLES, STOCHASTIC, X, evaluated_rows
 from problems import quiet_fit
 from skfedem import FederatedGaussianMixture
-from skfedem.solvers._base import ServerState
-from skfedem.solvers._loop import Run
-from skfedem.solvers._report import Wording, _how_to_travel_on, _warn_of_steps, against_noise
+from skfedem._history import History
+from skfedem.solvers._report import Wording, _warn_of_steps, against_noise
+from skfedem.solvers._state import RunState
+from skfedem.solvers.base import ServerState
 from watched import said_by
 
 # ------------------------------------------------------------------ when a fit ends
@@ -22,7 +23,7 @@ def test_max_iter_is_said_when_reached():
     gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
     says = (
         r"tol=0.0 after 3 rounds \(no fit can reach that\)\. Increase tol, to see whether it "
-        r"converges, or check for degenerate data\.$"
+        r"converges\.$"
     )
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
@@ -33,7 +34,7 @@ def test_max_iter_is_said_when_reached():
 
 def test_one_round_is_one_round():
     gm = FederatedGaussianMixture(**{**EXACT, "tol": 1e-9, "max_iter": 1})
-    says = r"after 1 round\. Increase max_iter, or increase tol, or check for degenerate data\.$"
+    says = r"after 1 round\. Increase max_iter or tol\.$"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 
@@ -42,7 +43,7 @@ def test_one_round_is_one_round():
 def test_rounds_without_control_variates_name_them(noise):
     few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-9}
     gm = FederatedGaussianMixture(**EXACT, **noise, **few)
-    says = r"with control_step=0, the noise .* does not vanish\. Set control_step='auto', or inc"
+    says = r"without control variates, the noise .* does not vanish\. Set control_step='auto'\.$"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 
@@ -54,46 +55,32 @@ def test_exact_rounds_have_no_noise_that_control_variates_take_away():
 
 
 @pytest.mark.parametrize("bounds", [{"max_iter": 20}, {"max_iter": None, "max_epochs": 20}])
-def test_rounds_of_small_steps_say_how_many_are_needed(bounds):
-    gm = FederatedGaussianMixture(**EXACT, tol=0.0, step_size=0.05, **bounds)
-    # 20 steps of 0.05 are one EM iteration; seventy-five are 1500 rounds, of an epoch each.
+def test_rounds_of_small_steps_ask_for_more_of_them(bounds):
+    gm = FederatedGaussianMixture(**EXACT, tol=1e-9, step_size=0.05, **bounds)
     name = "max_iter" if bounds["max_iter"] else "max_epochs"
-    says = f"20 rounds .* only 1 EM iterations.* set {name} to about 1500, and increase"
+    says = rf"20 rounds: .* only 1 EM iterations\. Increase {name}, or use a larger step_size\.$"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 
 
 @pytest.mark.parametrize(
-    "settings, few, advice",
-    [
-        ({"max_iter": 30}, True, "Use solver='vr_fedem' or a larger batch_size."),
-        ({"step_size": 0.01}, True, "Use a larger step_size, solver='vr_fedem' or a larger "),
-        ({"step_size": 0.5}, False, "Use solver='vr_fedem' or a larger batch_size, "),
-    ],
+    "settings",
+    [{"max_iter": 30}, {"step_size": 0.01}, {"step_size": 0.5}],
 )
-def test_nobody_knows_how_many_rounds_the_noise_of_minibatches_takes(settings, few, advice):
+def test_more_rounds_are_no_remedy_for_the_noise_of_minibatches(settings):
     gm = FederatedGaussianMixture(
         **{**EXACT, "tol": 1e-7, "max_iter": 60} | settings, batch_size=4, covariance_type="tied"
     )
-    messages = [text for text in said_by(gm.fit, CLIENTS) if "Not converged" in text]
-    (message,) = messages
-    why = "the steps added up to only" if few else "the noise of FedEM's minibatches vanishes"
-    assert why in message and advice in message and "max_iter" not in message
-
-
-@pytest.mark.parametrize("tol", [1e-3, 1e9])
-def test_no_other_tol_is_advised_where_none_would_do(tol):
-    few = {"omega": 4.0, "participation": 0.1, "max_iter": 20}
-    (message,) = said_by(FederatedGaussianMixture(**EXACT | few, tol=tol).fit, CLIENTS)
-    assert "With this step size, set max_iter to about" in message
-    assert "tol," not in message and "data" not in message
+    (message,) = [text for text in said_by(gm.fit, CLIENTS) if "Not converged" in text]
+    why = ": the noise of FedEM's minibatches vanishes slowly. Use solver='vr_fedem'."
+    assert message.endswith(why)
 
 
 @pytest.mark.parametrize(
     ("settings", "fewest"),
     [
         ({"omega": 0.1, "step_size": 0.4}, "30 rounds or more"),
-        ({"participation": 0.05, "step_size": 0.2}, "60 rounds or more with participation=0.05"),
+        ({"participation": 0.05, "step_size": 0.2}, "60 rounds or more"),
     ],
 )
 def test_rounds_too_few_for_the_stopping_rule_are_said_to_be_so(settings, fewest):
@@ -107,18 +94,6 @@ def test_rounds_too_few_for_the_stopping_rule_are_said_to_be_so(settings, fewest
         f"{fewest}. Increase max_iter."
     ]
     assert said_by(gm.set_params(max_iter=2 * max_iter).fit, X, clients=many_clients) == []
-
-
-@pytest.mark.parametrize("step_size", [5e-324, 1e-300])
-def test_steps_that_are_too_small_for_any_number_of_rounds(step_size):
-    gm = FederatedGaussianMixture(**EXACT, step_size=step_size, omega=1.0, max_iter=3, max_epochs=9)
-    with pytest.warns(
-        ConvergenceWarning, match=r"1,000,000 rounds would not .* use a larger step_size\.$"
-    ):
-        gm.fit(CLIENTS)
-    # Seventy-five whole steps, as above.
-    with pytest.warns(ConvergenceWarning, match="set max_iter to about 75000 and max_epochs"):
-        gm.set_params(step_size=1e-3).fit(CLIENTS)
 
 
 @pytest.mark.parametrize("method", ["fit", "fit_predict", "fit_transform"])
@@ -139,7 +114,7 @@ def test_no_rounds_are_not_a_failure_to_converge():
 def test_epochs_that_the_start_uses_up(parameters):
     gm = FederatedGaussianMixture(3, max_iter=None, max_epochs=1, random_state=0, **parameters)
     gm.set_params(step_size=0.01)
-    says = "the initialisation took 1 of max_epochs=1. Increase max_epochs, or set "
+    says = r"the initialisation took 1 of max_epochs=1\. Increase max_epochs\.$"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
     assert gm.n_iter_ == 0
@@ -156,16 +131,6 @@ def test_a_start_that_no_rows_have_uses_up_an_epoch_whatever_the_control_variate
     with pytest.warns(ConvergenceWarning, match=r"took 1 of max_epochs=1\. Increase max_epochs\.$"):
         gm.fit(CLIENTS)
     assert gm.n_iter_ == 0
-
-
-def test_epochs_that_would_be_enough():
-    steps = {"step_size": 0.1, "batch_size": 5, "tol": 0.0, "max_iter": None, "random_state": 0}
-    gm = FederatedGaussianMixture(3, **steps, max_epochs=4, solver="vr_fedem", n_inner=1000)
-    with pytest.warns(ConvergenceWarning, match=r"max_epochs to about \d") as caught:
-        gm.fit(CLIENTS)
-    said = int(str(caught[-1].message).split("max_epochs to about ")[1].split(",")[0])
-    epoch = gm.history_["epoch"]  # of 750 rounds that read as much as these
-    assert said == np.ceil(epoch[0] + 750 * (epoch[-1] - epoch[0]) / gm.n_iter_)
 
 
 def test_variance_reduction_does_not_converge_before_it_has_read_all_rows_again():
@@ -202,7 +167,7 @@ def test_max_epochs_ends_with_the_round_that_completes_them(max_iter):
     gm = FederatedGaussianMixture(
         **{**STOCHASTIC, "tol": 0.0, "max_iter": max_iter, "max_epochs": 4.5}
     )
-    with pytest.warns(ConvergenceWarning, match="max_epochs"):
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
         gm.fit(CLIENTS)
     assert gm.history_["epoch"][-1] >= 4.5
     assert gm.history_["epoch"][-2] < 4.5
@@ -391,11 +356,11 @@ def test_rare_components_that_wait_shorten_no_step_and_begin_no_outer_loop():
 @pytest.mark.parametrize(
     ("setting", "ways"),
     [
-        ({}, "a larger batch_size or solver='vr_fedem'"),
-        ({"omega": 4.0}, "a larger batch_size, solver='vr_fedem' or a smaller omega"),
+        ({}, "solver='vr_fedem', a larger batch_size"),
+        ({"omega": 4.0}, "solver='vr_fedem', a larger batch_size, a smaller omega"),
         (
             {"omega": 8.0, "participation": 0.3, "solver": "vr_fedem", "n_inner": 30},
-            "a larger batch_size, a smaller n_inner, more participation or a smaller omega",
+            "a larger batch_size, a smaller omega",
         ),
     ],
 )
@@ -406,14 +371,8 @@ def test_advice_is_about_what_is_random(setting, ways):
     )
     said = said_by(gm.fit, rows, clients=species)
     (message,) = [text for text in said if "left the domain" in text]
-    steps = "a smaller step_size (it was 1), step_size='auto'"
-    assert f"Use {steps}, {ways}, or fewer components" in message
-
-
-def test_loops_of_one_round_are_not_advised_to_be_shorter():
-    gm = FederatedGaussianMixture(solver="vr_fedem", batch_size=5, n_inner=1)
-    assert against_noise(gm) == ["a larger batch_size"]
-    assert against_noise(gm.set_params(n_inner=2)) == ["a larger batch_size", "a smaller n_inner"]
+    others = "fewer components or drop linearly dependent features."
+    assert message.endswith(f"Use a smaller step_size, {ways}, {others}")
 
 
 def test_steps_out_of_the_domain_are_counted_and_said():
@@ -426,7 +385,6 @@ def test_steps_out_of_the_domain_are_counted_and_said():
     assert len(messages) == 2 and "below its value at the start: do not use" in messages[1]
     assert "left the domain" in messages[0]
     assert "smaller step_size" in messages[0]
-    assert "or drop linearly dependent features" in messages[0]
     assert gm.history_["safeguarded"].sum() > 0
     assert gm.history_["safeguarded"][0] == 0
     assert np.isfinite(gm.means_).all()
@@ -435,21 +393,20 @@ def test_steps_out_of_the_domain_are_counted_and_said():
 
 def outcome_of(step_size, safeguarded, *, round_index):
     """An estimator of exact rounds with automatic steps, and how its run ended."""
-    history = {
-        "step_size": np.append(np.nan, step_size),
-        "safeguarded": np.append(0, safeguarded),
-        "epoch": np.arange(1.0 + len(step_size)),
-    }
+    history = History()
+    history.append(step_size=np.nan, safeguarded=0)
+    for step, halvings in zip(step_size, safeguarded, strict=True):
+        history.append(step_size=step, safeguarded=int(halvings))
     server = ServerState(round_index, None, None, None, step_limit=0.9)
-    result = Run(server, None, history, None, [], np.nan, np.nan, converged=False, gains=None)
-    return FederatedGaussianMixture(max_iter=10), result
+    state = RunState(server, None, history, [], [], n_expectations=10, n_samples=1)
+    return FederatedGaussianMixture(max_iter=10), state
 
 
 @pytest.mark.parametrize(("last", "warns"), [(19, True), (18, True), (17, False)])
 def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
     safeguarded = np.arange(20) == last
     estimator, result = outcome_of(np.ones(20), safeguarded, round_index=20)
-    wording = Wording("", left="were too long", remedy="", otherwise=[])
+    wording = Wording("", left="were too long")
     said = said_by(_warn_of_steps, estimator, result, lambda number: 1.0, wording)
     assert [text.startswith("Steps were too long in 1 of the last 2 rounds") for text in said] == (
         [True] * warns
@@ -463,27 +420,16 @@ def test_steps_that_their_schedule_made_small_are_not_said_to_be_cut(limit, said
     # 0.0011 is a thousandth of the first step, but the plan itself comes to 0.01 in round 100.
     estimator, result = outcome_of(np.ones(100), np.zeros(100), round_index=100)
     result = result._replace(server=result.server._replace(step_limit=limit))
-    wording = Wording("", left="", remedy="", otherwise=[])
+    wording = Wording("", left="")
     says = said_by(_warn_of_steps, estimator, result, lambda number: 1 / number, wording)
     assert [text[:36] for text in says] == said
-
-
-def test_advice_where_automatic_steps_are_too_short_is_not_a_number_of_rounds():
-    steps = np.full(10, 1e-6)
-    estimator, result = outcome_of(steps, np.zeros(10), round_index=10)
-    estimator.set_params(omega=1.0, participation=0.5)
-    says = _how_to_travel_on(estimator, result, lambda number: 1e-6, steps.sum())
-    assert says == (
-        "1,000,000 rounds would not be enough with this step size: use more participation or a "
-        "smaller omega"
-    )
 
 
 @pytest.mark.parametrize(
     ("control_step", "is_ill"),
     [(0, True), (0.3, False), (0.5, False), (0.6, True), ("auto", False)],
 )
-def test_a_memory_that_does_not_learn_or_diverges_is_among_what_may_help(control_step, is_ill):
+def test_control_variates_that_do_not_learn_or_diverge_are_named(control_step, is_ill):
     ways = against_noise(
         FederatedGaussianMixture(omega=1.0, control_step=control_step), "another step"
     )
@@ -491,8 +437,8 @@ def test_a_memory_that_does_not_learn_or_diverges_is_among_what_may_help(control
     assert ways == [*learning, "another step", "a smaller omega"]
     # Where nothing is compressed and nobody away, V_i cancels.
     assert against_noise(FederatedGaussianMixture(batch_size=5, control_step=0)) == [
-        "a larger batch_size",
         "solver='vr_fedem'",
+        "a larger batch_size",
     ]
 
 

@@ -8,9 +8,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._history import History
+from skfedem.clients.local import LocalClients
 from skfedem.models.mixture.start import start_run
 from skfedem.solvers import _loop
-from skfedem.solvers._loop import client_round
 from watched import interrupted
 
 
@@ -30,7 +30,7 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         whole.fit(clients)
 
-    monkeypatch.setattr(_loop, "client_round", interrupted(client_round, at=7))
+    monkeypatch.setattr(LocalClients, "round", interrupted(LocalClients.round, at=7))
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 6 rounds"):
         estimator.fit(clients)
     assert (estimator.n_iter_, estimator.converged_) == (6, False)
@@ -40,16 +40,19 @@ def test_a_fit_stopped_from_the_keyboard_is_what_had_been_reached(estimator, mon
     assert_array_equal(estimator.score(clients), whole.score(clients))
 
 
-def test_an_interrupted_evaluation_leaves_no_half_a_round(monkeypatch):
-    # The history has a row of this round by then.
-    monkeypatch.setattr(_loop, "evaluate", interrupted(_loop.evaluate, at=3))
-    gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
+def test_an_interrupted_evaluation_keeps_the_round_before_it(monkeypatch):
     generator = np.random.default_rng(0)
-    with pytest.warns(ConvergenceWarning, match="after 2 rounds"):
-        gm.fit([generator.normal(size=(20, 3)) for _ in range(4)])
-    assert gm.n_iter_ == 2
-    for name, column in gm.history_.items():
-        assert len(column) == 3, name
+    clients = [generator.normal(size=(20, 3)) for _ in range(4)]
+    gm = FederatedGaussianMixture(2, omega=1.0, eval_every=1, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Not converged"):
+        whole = clone(gm).set_params(max_iter=3).fit(clients)
+    monkeypatch.setattr(_loop, "evaluate", interrupted(_loop.evaluate, at=3))
+    with pytest.warns(ConvergenceWarning, match="after 3 rounds"):
+        gm.fit(clients)
+    assert gm.n_iter_ == 3
+    for name, column in gm.history_.items():  # also of the last row, by the end of the fit
+        assert_array_equal(column, whole.history_[name], err_msg=name)
+    assert_array_equal(gm.means_, whole.means_)
 
 
 @pytest.mark.parametrize("omega", [0.0, 1.0])
@@ -58,13 +61,13 @@ def test_a_second_interrupt_while_the_fit_ends_loses_no_round(omega, monkeypatch
         raise KeyboardInterrupt
 
     def interrupted(*args):
-        if args[2].progress.n_rounds == 4:
+        if args[1].round_index == 4:
             monkeypatch.setattr(_loop, "evaluate", interrupt)  # the one at the end
             interrupt()
-        return one_round(*args)
+        return open_round(*args)
 
-    one_round = _loop.one_round
-    monkeypatch.setattr(_loop, "one_round", interrupted)
+    open_round = _loop.open_round
+    monkeypatch.setattr(_loop, "open_round", interrupted)
     gm = FederatedGaussianMixture(2, omega=omega, tol=0, eval_every=3, random_state=0)
     rows = np.random.default_rng(0).normal(size=(50, 2))
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 4 rounds"):
@@ -95,8 +98,8 @@ def test_an_interrupt_after_a_round_leaves_the_stopping_rule_where_the_fit_is(mo
 
 def test_a_keyboard_interrupt_begins_no_other_start(monkeypatch):
     gm = FederatedGaussianMixture(2, n_init=3, tol=0, max_iter=5, random_state=0)
-    in_round_8 = interrupted(client_round, at=8)
-    monkeypatch.setattr(_loop, "client_round", in_round_8)
+    in_round_8 = interrupted(LocalClients.round, at=8)
+    monkeypatch.setattr(LocalClients, "round", in_round_8)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard"):
         gm.fit(np.random.default_rng(0).normal(size=(50, 2)))
     assert in_round_8.n_calls == 8
