@@ -20,11 +20,7 @@ from low_rank_cells import (
 )
 from problems import weighted_sum
 from skfedem import FederatedMatrixImputer
-<<<<<<< HEAD
-from skfedem._client_vectors import weighted_sum
 from skfedem._data.cells import read_cells
-=======
->>>>>>> engine
 from skfedem._federation import Federation, offsets_of
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
