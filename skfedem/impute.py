@@ -15,7 +15,7 @@ from ._data.features import features_of, store
 from ._data.frame_labels import fit_labels
 from ._data.matrices import holds_clients
 from ._federation import Federation
-from ._imputer.fitted import FittedMatrix, tags_of_matrices
+from ._imputer.imputation import FittedMatrix, tags_of_matrices
 from ._imputer.warnings import warn_of_fit
 from ._parallel import Workers
 from ._parameters import (

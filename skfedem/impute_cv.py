@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 
 from ._data.cells import read_cells
 from ._data.features import features_of, store
-from ._imputer.fitted import tags_of_matrices
+from ._imputer.imputation import tags_of_matrices
 from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_search.fitted_search import FittedSearch

@@ -14,10 +14,10 @@ from ._client_vectors import DenseLayout
 from ._data.clients import read_clients
 from ._data.features import check_columns_of_fit, store
 from ._data.tables import first_table
-from ._mixture.fitted import FittedMixture
 from ._mixture.outcome import so_far_fitted, warn_of_fit
+from ._mixture.partial_fit import first_call, next_call, read_call
+from ._mixture.prediction import FittedMixture
 from ._mixture.runs import best_run, new_runs, next_run
-from ._mixture.stream import first_call, next_call, read_call
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
@@ -52,7 +52,7 @@ from .clients.local import LocalClients
 from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
 from .models.mixture.covariances import COVARIANCES
-from .models.mixture.given import check_start
+from .models.mixture.initial_parameters import check_initial_parameters
 from .solvers._fit_task import FitTask
 from .solvers._fitted_state import FittedState, at_average, fitted_state
 from .solvers._from_parameters import check_federated_parameters
@@ -436,7 +436,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_enough_rows(federation.n_samples, settings.n_components)
         weighted = federation.sample_weight is not None
         check_minibatches(settings, federation.lengths, ids, "rows", weighted=weighted)
-        given = check_start(settings, settings.n_features_in_, warm=memory is not None)
+        initial = check_initial_parameters(
+            settings, settings.n_features_in_, warm=memory is not None
+        )
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
@@ -445,11 +447,11 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             # Control variates are valid for other rows too, and FedEM's clients keep nothing else.
             digest = "" if settings.solver == "fedem" else local.fingerprint()
             if memory is None:
-                problem, start = new_runs(settings, local, given)
+                problem, start = new_runs(settings, local, initial)
             else:
                 memory = at_average(memory)
                 problem, start = next_run(
-                    settings, ids, federation.totals, local, given, memory, digest
+                    settings, ids, federation.totals, local, initial, memory, digest
                 )
 
             model: Any = problem.model  # a GaussianMixtureModel
@@ -577,13 +579,15 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         else:
             checked, n_known, criteria = self, len(memory.ids), self.lower_bounds_
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
-        given = check_start(settings, settings.n_features_in_, warm=memory is not None)
+        initial = check_initial_parameters(
+            settings, settings.n_features_in_, warm=memory is not None
+        )
         with Workers(self.n_jobs) as workers:
             if memory is None:
-                beginning = first_call(settings, ids, federation, given, workers)
+                beginning = first_call(settings, ids, federation, initial, workers)
             else:
                 beginning = next_call(
-                    settings, ids, federation, given, memory, workers, self.history_
+                    settings, ids, federation, initial, memory, workers, self.history_
                 )
             after, history, unseen = read_call(settings, beginning, ids, workers)
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.

@@ -190,7 +190,7 @@ def test_rows_in_files_of_those_who_take_part_in_a_stream_are_not_copied(tmp_pat
 
 
 def test_answers_about_a_file_take_no_more_memory_than_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("skfedem._mixture.fitted._BLOCK", 2**16)
+    monkeypatch.setattr("skfedem._mixture.prediction._BLOCK", 2**16)
     X = np.random.default_rng(0).integers(100, size=(400_000, 8), dtype=np.int16)
     file = mapped(tmp_path, X)
     start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}

@@ -11,7 +11,7 @@ from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture
 from skfedem.models.mixture.parameters import in_row_units
-from skfedem.models.mixture.stream import for_stream
+from skfedem.models.mixture.stream_moments import for_stream
 from skfedem.solvers import _stream
 from streams import (
     CLIENTS,

@@ -19,8 +19,8 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import get_tags
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer, FederatedMatrixImputerCV
-from skfedem._imputer.fitted import FittedMatrix
-from skfedem._mixture.fitted import FittedMixture
+from skfedem._imputer.imputation import FittedMatrix
+from skfedem._mixture.prediction import FittedMixture
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, RandK
 from skfedem.inspection import ImputationDisplay
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
@@ -32,8 +32,8 @@ PUBLIC = (
     "skfedem",
     "skfedem._client_vectors",
     "skfedem._federation",
-    "skfedem._imputer.fitted",
-    "skfedem._mixture.fitted",
+    "skfedem._imputer.imputation",
+    "skfedem._mixture.prediction",
     "skfedem._penalty_search.fitted_search",
     "skfedem._random",
     "skfedem.compression",
@@ -98,8 +98,8 @@ def test_everything_public_is_annotated():
     functions = dict(public_functions())
     assert {
         "skfedem.FederatedMatrixImputer.fit",
-        "skfedem._imputer.fitted.FittedMatrix.transform",
-        "skfedem._mixture.fitted.FittedMixture.predict",
+        "skfedem._imputer.imputation.FittedMatrix.transform",
+        "skfedem._mixture.prediction.FittedMixture.predict",
         "skfedem.compression.Compressor.decode",
         "skfedem.inspection.ConvergenceDisplay.from_estimator",
         "skfedem.models._base.Model.block_rows",
@@ -140,7 +140,7 @@ def test_everything_that_users_call_says_what_it_raises():
     }
     assert {
         "skfedem.FederatedGaussianMixture.partial_fit",
-        "skfedem._mixture.fitted.FittedMixture.sample",
+        "skfedem._mixture.prediction.FittedMixture.sample",
         "skfedem.compression.Compressor.omega_for",
         "skfedem.preprocessing.FederatedPCA.get_covariance",
         "skfedem.theory.vr_cost",

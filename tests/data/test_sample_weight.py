@@ -25,8 +25,8 @@ from skfedem._federation import (
 )
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.mixture.given import Given
-from skfedem.models.mixture.start import standardise
+from skfedem.models.mixture.initial_parameters import InitialParameters
+from skfedem.models.mixture.initialization import standardise
 
 LENGTHS = (31, 12, 25, 40)
 CENTERS = np.array([[-4.0, 0.0], [4.0, 0.0], [0.0, 6.0]])
@@ -125,7 +125,7 @@ def test_centroids_and_their_tolerance_are_those_of_repeated_rows():
     for data, weight in ((clients, weights), (repeated, None)):
         estimator = FederatedGaussianMixture(3)
         federation = read_clients(estimator, data, sample_weight=weight).federation
-        model, _ = standardise(estimator, federation, Given())
+        model, _ = standardise(estimator, federation, InitialParameters())
         centers.append(assignment._kmeans_centers(model, federation, 0)[0])
     assert_allclose(centers[0], centers[1], rtol=1e-10)
     for rows, v, copies in zip(clients, weights, repeated, strict=True):

@@ -214,9 +214,9 @@ def test_clients_who_share_their_rows_are_scored_in_one_pass(own, nothing, shape
     scores = [fitted.score([table]) for table in seen]
     counts = [SEEN[0].sum(), SEEN[1].sum(), SEEN[2].sum() + SEEN[3].sum(), SEEN[0].sum()]
     with monkeypatch.context() as patch:
-        patch.delattr("skfedem._imputer.fitted.each_table")
+        patch.delattr("skfedem._imputer.imputation.each_table")
         score = fitted.score([*seen, nothing])
-        patch.setattr("skfedem._imputer.fitted._SCORED_TOGETHER", 100)  # some clients at a time
+        patch.setattr("skfedem._imputer.imputation._SCORED_TOGETHER", 100)  # some clients at a time
         in_groups = fitted.score([*seen, nothing])
     assert_allclose([score, in_groups], np.average(scores, weights=counts), rtol=1e-14)
     # What is wrong is told by its client.

@@ -47,7 +47,7 @@ class MixtureEstimator(Protocol):
     _fitted_type: CovarianceType
 
 
-class Given(NamedTuple):
+class InitialParameters(NamedTuple):
     """Validated initial values of the user, in the rows' units; None for those not given."""
 
     weights: FloatArray | None = None
@@ -56,7 +56,9 @@ class Given(NamedTuple):
     fixed_covariance: FloatArray | None = None
 
 
-def check_start(estimator: MixtureEstimator, n_features: int, *, warm: bool) -> Given:
+def check_initial_parameters(
+    estimator: MixtureEstimator, n_features: int, *, warm: bool
+) -> InitialParameters:
     """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
 
     With ``warm``, the fitted parameters take the place of the initial values.
@@ -65,13 +67,15 @@ def check_start(estimator: MixtureEstimator, n_features: int, *, warm: bool) -> 
         _check_kind_of_fit(estimator, n_features)
     fixed = _known_covariance(estimator, n_features)
     if warm:
-        return Given(estimator.weights_, estimator.means_, estimator.covariances_, fixed)
+        return InitialParameters(
+            estimator.weights_, estimator.means_, estimator.covariances_, fixed
+        )
     size, weights, means = estimator.n_components, estimator.weights_init, estimator.means_init
     if weights is not None:
         weights = check_shares("weights_init", weights, size)
     if means is not None:
         means = check_shape("means_init", means, (size, n_features))
-    return Given(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
+    return InitialParameters(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
 
 
 def _known_covariance(estimator: MixtureEstimator, d: int) -> FloatArray | None:
@@ -143,14 +147,14 @@ def check_distance(model: GaussianMixtureModel, means: FloatArray | None) -> Non
 
 
 def check_distance_of_rows(
-    model: GaussianMixtureModel, given: Given, clients: SetUp, ids: NDArray[Any]
+    model: GaussianMixtureModel, initial: InitialParameters, clients: SetUp, ids: NDArray[Any]
 ) -> None:
     """Raise if rows are too far from those that the units were computed from.
 
     ``ids`` are the labels of the clients. A feature that has been constant so far has no unit yet,
     unless the covariance is known.
     """
-    has_unit = (model.units.standard_deviations > 0) | (given.fixed_covariance is not None)
+    has_unit = (model.units.standard_deviations > 0) | (initial.fixed_covariance is not None)
     if not clients.mean(n_rows_too_far, model, _FARTHEST, has_unit)[0] > 0:
         return
     every = np.arange(clients.sizes.n_clients)
@@ -170,10 +174,10 @@ def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray
         standard = model.units.covariances_to_standard(covariances)
     variances = model.structure.variances(standard)
     if not (variances.min() >= _FARTHEST**-2 and variances.max() <= _FARTHEST**2):
-        given = model.structure.variances(covariances)
+        found = model.structure.variances(covariances)
         raise ValueError(
             f"Expected {name} with variances within a factor of {_FARTHEST**2:g} of those of the "
-            f"rows, got variances from {given.min():.3g} to {given.max():.3g}. Give it in the "
+            f"rows, got variances from {found.min():.3g} to {found.max():.3g}. Give it in the "
             "units of the rows."
         )
 

@@ -21,9 +21,8 @@ from ..clients.local import LocalClients
 from ..models._base import Start
 from ..models.mixture.domain import in_domain, shrunk_into_domain
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
-from ..models.mixture.given import Given, check_distance_of_rows
-from ..models.mixture.parameters import Parameters
-from ..models.mixture.start import (
+from ..models.mixture.initial_parameters import InitialParameters, check_distance_of_rows
+from ..models.mixture.initialization import (
     has_same_domain,
     n_moments_told,
     standardise,
@@ -31,7 +30,8 @@ from ..models.mixture.start import (
     with_axes_of,
     with_parameters,
 )
-from ..models.mixture.stream import for_stream, with_moment_of, with_variance_along_new_axes
+from ..models.mixture.parameters import Parameters
+from ..models.mixture.stream_moments import for_stream, with_moment_of, with_variance_along_new_axes
 from ..models.mixture.units import Units
 from ..solvers._fitted_state import FittedState, fitted_state, of_stream
 from ..solvers._from_parameters import federated_problem, step_schedule
@@ -88,17 +88,17 @@ def first_call(
     settings: FederatedGaussianMixture,
     ids: NDArray[Any],
     federation: Federation,
-    given: Given,
+    initial: InitialParameters,
     workers: Workers,
 ) -> Beginning:
     """Start of the first call: a fit of its rows, in units that are based on them."""
     clients = LocalClients(federation, workers)
-    model = standardise(settings, clients, given)
+    model = standardise(settings, clients, initial)
     # The first seed is that of the rounds, as in later calls.
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
     problem = _problem_of_call(settings, model, federation, seeds[0])
     seeded = _with_seed(problem, seed_of_fits)
-    start = _best_start(settings, seeded, given, seeds, clients)
+    start = _best_start(settings, seeded, initial, seeds, clients)
     model, start = for_stream(model, start)
     problem = problem._replace(task=problem.task._replace(model=model))
     # Initial fields would soon be out of date, for good if a client does not return. The start is
@@ -142,7 +142,7 @@ def _n_expected(problem: Problem) -> float:
 def _best_start(
     settings: FederatedGaussianMixture,
     problem: Problem,
-    given: Given,
+    initial: InitialParameters,
     seeds: list[int],
     clients: Clients,
 ) -> Start:
@@ -150,11 +150,11 @@ def _best_start(
     model: Any = problem.model  # a GaussianMixtureModel
     task = problem.task._replace(control_step=1 / (1 + problem.omega), batch_size=None)
     problem = problem._replace(task=task, participation=1.0, persistent_noise=model.is_random)
-    max_iter = _rounds_of_fit(settings, problem, given)
+    max_iter = _rounds_of_fit(settings, problem, initial)
     best, largest, n_common = None, np.nan, len(clients.messages)
     for seed in seeds:
         del clients.messages[n_common:]
-        start = start_run(model, clients, settings.init_params, given, seed)
+        start = start_run(model, clients, settings.init_params, initial, seed)
         start = start.after(*clients.bits())
         if max_iter == 0 and len(seeds) == 1:
             return start  # saves a pass over all rows for the likelihood
@@ -166,12 +166,12 @@ def _best_start(
 
 
 def _rounds_of_fit(
-    settings: FederatedGaussianMixture, problem: Problem, given: Given
+    settings: FederatedGaussianMixture, problem: Problem, initial: InitialParameters
 ) -> int | None:
     """Maximum number of rounds to fit a start; 0 if it is not fitted."""
     n_numbers = settings.n_components * settings.n_features_in_
     has_enough = problem.sizes.n_samples >= _ROWS_OF_A_MEAN * n_numbers
-    return settings.max_iter if has_enough and given.means is None else 0
+    return settings.max_iter if has_enough and initial.means is None else 0
 
 
 def _fitted(
@@ -221,18 +221,18 @@ def next_call(
     settings: FederatedGaussianMixture,
     ids: NDArray[Any],
     federation: Federation,
-    given: Given,
+    initial: InitialParameters,
     memory: FittedState,
     workers: Workers,
     history: dict[str, NDArray[Any]],
 ) -> Beginning:
     """Start of a later call: the end of an earlier call or of a fit."""
     clients = LocalClients(federation, workers)
-    check_distance_of_rows(memory.model, given, clients, ids)
+    check_distance_of_rows(memory.model, initial, clients, ids)
     clients.messages.clear()
-    memory, units_before = _in_new_domain(settings, given, memory), memory.model.units
+    memory, units_before = _in_new_domain(settings, initial, memory), memory.model.units
     model = with_axes_of(memory.model, clients)
-    model = with_parameters(model, settings.reg_covar, given.fixed_covariance)
+    model = with_parameters(model, settings.reg_covar, initial.fixed_covariance)
     model, server = for_stream(model, memory.server)
     memory = memory._replace(model=model, server=server)
     (seed,) = seeds_of_runs(settings.random_state, 1)
@@ -249,13 +249,13 @@ def next_call(
 
 
 def _in_new_domain(
-    settings: FederatedGaussianMixture, given: Given, memory: FittedState
+    settings: FederatedGaussianMixture, initial: InitialParameters, memory: FittedState
 ) -> FittedState:
     """State whose Ŝ and average are in the domain of T with the current parameters; θ = T(Ŝ).
 
     A stream with more regularisation, or with a known covariance, may have left this domain.
     """
-    model = with_parameters(memory.model, settings.reg_covar, given.fixed_covariance)
+    model = with_parameters(memory.model, settings.reg_covar, initial.fixed_covariance)
     if has_same_domain(model, memory.model):
         return memory
     before, server, average = memory.model, memory.server, memory.average

@@ -2,7 +2,7 @@
 
 These are means and second moments of the clients, for the standard units of the model, and
 statistics of an initial assignment of rows to components (see ``assignment.py``) or of
-user-given initial values (see ``given.py``). ``messages.py`` has what clients compute.
+user-given initial values (see ``initial_parameters.py``). ``messages.py`` has what clients compute.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from .assignment import assign
 from .covariances import COVARIANCES
 from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
-from .given import Given, MixtureEstimator, check_distance, check_regularization, check_spread
+from .initial_parameters import (
+    InitialParameters,
+    MixtureEstimator,
+    check_distance,
+    check_regularization,
+    check_spread,
+)
 from .linear_algebra import lq_factor, n_moments, unpack
 from .parameters import Parameters, in_standard_units
 from .quadratic_forms import use_quadratic_forms
-from .stream import with_variance_along_new_axes
+from .stream_moments import with_variance_along_new_axes
 from .units import standard_units, with_new_axes
 
 # Largest statistics of a start. In standard units, moments of rows are about 1; a start with larger
@@ -39,7 +45,9 @@ def n_moments_told(model: GaussianMixtureModel) -> int:
     return d + n_moments(d, model.structure.has_matrices)
 
 
-def standardise(estimator: MixtureEstimator, clients: SetUp, given: Given) -> GaussianMixtureModel:
+def standardise(
+    estimator: MixtureEstimator, clients: SetUp, initial: InitialParameters
+) -> GaussianMixtureModel:
     """Model in standard units.
 
     Each client sends two messages: the mean of its rows and, after it has received the mean of all
@@ -59,9 +67,9 @@ def standardise(estimator: MixtureEstimator, clients: SetUp, given: Given) -> Ga
         second_moment=units.moment_to_standard(second) if covariance_type == "tied" else None,
         has_quadratic_forms=use_quadratic_forms(covariance_type, size, len(center), n_rows),
     )
-    check_distance(model, given.means)
-    check_spread(model, "precisions_init", given.covariances)
-    return with_parameters(model, estimator.reg_covar, given.fixed_covariance)
+    check_distance(model, initial.means)
+    check_spread(model, "precisions_init", initial.covariances)
+    return with_parameters(model, estimator.reg_covar, initial.fixed_covariance)
 
 
 def _second_moment(clients: SetUp, center: FloatArray, matrix: bool) -> FloatArray:
@@ -71,7 +79,10 @@ def _second_moment(clients: SetUp, center: FloatArray, matrix: bool) -> FloatArr
 
 
 def standardised_again(
-    estimator: MixtureEstimator, model: GaussianMixtureModel, clients: SetUp, given: Given
+    estimator: MixtureEstimator,
+    model: GaussianMixtureModel,
+    clients: SetUp,
+    initial: InitialParameters,
 ) -> GaussianMixtureModel:
     """Model of an earlier fit with the current parameters and rows.
 
@@ -83,7 +94,7 @@ def standardised_again(
     if model.covariance_type == "tied":
         second = _second_moment(clients, model.units.center, True)
         second = model.units.moment_to_standard(second)
-    model = with_parameters(model, estimator.reg_covar, given.fixed_covariance)
+    model = with_parameters(model, estimator.reg_covar, initial.fixed_covariance)
     return replace(model, second_moment=second, in_stream=False)
 
 
@@ -117,7 +128,7 @@ def start_again(
     clients: SetUp,
     before: GaussianMixtureModel,
     server: Any,
-    given: Given,
+    initial: InitialParameters,
 ) -> Start:
     """Start from the statistics of an earlier fit if possible, otherwise from its parameters.
 
@@ -135,7 +146,7 @@ def start_again(
         # regularisation.
         if in_domain(model, statistics):
             return Start(statistics, model.maximization(statistics))
-    weights, means, covariances = _given_in_standard_units(model, given)
+    weights, means, covariances = _given_in_standard_units(model, initial)
     assert weights is not None and means is not None and covariances is not None  # all are given
     return _start_at(model, clients, (weights, means, covariances))
 
@@ -154,15 +165,15 @@ def start_run(
     model: GaussianMixtureModel,
     clients: SetUp,
     init_params: InitParams,
-    given: Given,
+    initial: InitialParameters,
     seed: int,
 ) -> Start:
     """Start of a run: Ŝ_0, and the parameters of the first broadcast."""
-    weights, means, covariances = _given_in_standard_units(model, given)
+    weights, means, covariances = _given_in_standard_units(model, initial)
     if weights is None or means is None or covariances is None:
-        first = assign(model, clients, init_params, given.means, seed)
+        first = assign(model, clients, init_params, initial.means, seed)
         parameters = model.maximization(first)
-        if given.weights is None and given.means is None and given.covariances is None:
+        if initial.weights is None and initial.means is None and initial.covariances is None:
             return Start(first, parameters)
         weights = parameters.weights if weights is None else weights
         means = parameters.means if means is None else means
@@ -172,13 +183,13 @@ def start_run(
 
 
 def _given_in_standard_units(
-    model: GaussianMixtureModel, given: Given
+    model: GaussianMixtureModel, initial: InitialParameters
 ) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
     """Given weights, means and covariances in standard units; None for those not given."""
     weights, means, covariances = in_standard_units(
-        model.units, given.weights, given.means, given.covariances
+        model.units, initial.weights, initial.means, initial.covariances
     )
-    if given.fixed_covariance is not None:
+    if initial.fixed_covariance is not None:
         covariances = model.fixed_covariance
     return weights, means, covariances
 
