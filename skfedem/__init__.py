@@ -17,13 +17,22 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Documented modules, imported when first asked for, as scikit-learn's are.
-_MODULES = ("compression", "datasets", "inspection", "participation", "preprocessing", "theory")
+_MODULES = (
+    "compression",
+    "datasets",
+    "inspection",
+    "participation",
+    "pharmacokinetics",
+    "preprocessing",
+    "theory",
+)
 
 if TYPE_CHECKING:
     from skfedem import compression as compression
     from skfedem import datasets as datasets
     from skfedem import inspection as inspection
     from skfedem import participation as participation
+    from skfedem import pharmacokinetics as pharmacokinetics
     from skfedem import preprocessing as preprocessing
     from skfedem import theory as theory
 else:

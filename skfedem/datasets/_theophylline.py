@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import Bunch
+
+from .._input.long_tables import as_table
+from .._typing import FloatArray
 
 # Weight in kg, dose in mg/kg, hours after the dose, and concentrations in mg/L of each subject.
 _SUBJECTS = (
@@ -130,23 +131,17 @@ def load_theophylline() -> Bunch:
     >>> len(data["dv"]), float(max(data["dv"]))
     (132, 11.4)
     """
-    weights, doses = (np.array([subject[k] for subject in _SUBJECTS]) for k in (0, 1))
-    times, values = (np.array([subject[k].split() for subject in _SUBJECTS]) for k in (2, 3))
-    n_times = times.shape[1]
+    weights, doses, times, values = zip(*_SUBJECTS, strict=True)
+    n_times = len(times[0].split())
     columns = {
         "id": np.repeat(np.arange(1, 1 + len(_SUBJECTS)), n_times),
-        "time": times.astype(float).ravel(),
-        "dv": values.astype(float).ravel(),
-        "dose": np.repeat((doses * weights).round(6), n_times),
+        "time": _numbers(times),
+        "dv": _numbers(values),
+        "dose": np.repeat(np.multiply(doses, weights).round(6), n_times),
         "weight": np.repeat(weights, n_times),
     }
-    return Bunch(data=_frame(columns), DESCR=_DESCRIPTION)
+    return Bunch(data=as_table(columns), DESCR=_DESCRIPTION)
 
 
-def _frame(columns: dict[str, np.ndarray]) -> Any:
-    """DataFrame of columns, or the columns where pandas is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        return columns
-    return pandas.DataFrame(columns)
+def _numbers(texts: tuple[str, ...]) -> FloatArray:
+    return np.array(" ".join(texts).split(), dtype=float)
