@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 
 from skfedem.impute import FederatedMatrixImputer
 from skfedem.impute_cv import FederatedMatrixImputerCV
+from skfedem.mixed_effects import FederatedNonlinearMixedEffects
 from skfedem.mixture import FederatedGaussianMixture
 
 __all__ = [
     "FederatedGaussianMixture",
     "FederatedMatrixImputer",
     "FederatedMatrixImputerCV",
+    "FederatedNonlinearMixedEffects",
     "__version__",
 ]
 

@@ -190,7 +190,7 @@ def _damped_step(point: _Point, damping: FloatArray) -> tuple[FloatArray, FloatA
     usable &= np.isfinite(gradient).all(axis=0)
     if not usable.all():
         system[~usable], gradient = np.eye(len(gradient)), np.where(usable, gradient, 0.0)
-    step = -np.linalg.solve(system, gradient.T[:, :, None])[:, :, 0].T
+    step = -np.linalg.solve(system, gradient.T[:, :, None])[:, :, 0].T.astype(np.float64)
     return step, -(gradient * step).sum(axis=0)
 
 

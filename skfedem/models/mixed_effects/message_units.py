@@ -31,7 +31,7 @@ class MessageUnits(NamedTuple):
 
     def to_standard(self, statistics: FloatArray) -> FloatArray:
         """Convert statistics (n, q) from these units."""
-        return np.linalg.solve(self.matrix, statistics.T).T
+        return np.asarray(np.linalg.solve(self.matrix, statistics.T).T, dtype=np.float64)
 
 
 def message_units(layout: Layout, constants: Constants, theta: Theta) -> MessageUnits:

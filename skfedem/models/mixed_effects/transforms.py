@@ -13,6 +13,7 @@ probit                 Φ(φ), the normal distribution function       0 < ψ < 1
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -66,20 +67,26 @@ _EXPECTED = 'to be "identity", "log", "probit" or ("logit", low, high)'
 
 def logit_between(low: float, high: float) -> Transform:
     """The logit of the share of the way from ``low`` to ``high``."""
-    width = high - low
     return Transform(
         "logit",
-        lambda phi: low + width * expit(phi),
-        lambda psi: logit((psi - low) / width),
-        lambda phi: width * np.exp(log_expit(phi) + log_expit(-phi)),
-        low,
-        high,
+        to_subject=partial(_bounded, low, high),
+        to_gaussian=partial(_log_odds, low, high),
+        slope=partial(_bounded_slope, low, high),
+        low=low,
+        high=high,
     )
 
 
-def log_expit(phi: FloatArray) -> FloatArray:
-    """Logarithm of ``1 / (1 + exp(-φ))``."""
-    return -np.logaddexp(0.0, -phi)
+def _bounded(low: float, high: float, phi: FloatArray) -> FloatArray:
+    return low + (high - low) * expit(phi)
+
+
+def _log_odds(low: float, high: float, psi: FloatArray) -> FloatArray:
+    return logit((psi - low) / (high - low))
+
+
+def _bounded_slope(low: float, high: float, phi: FloatArray) -> FloatArray:
+    return (high - low) * expit(phi) * expit(-phi)
 
 
 def transform_of(given: object, parameter: str) -> Transform:
