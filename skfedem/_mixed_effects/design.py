@@ -36,7 +36,8 @@ class Design(NamedTuple):
         What covariate acts on what parameter; the constant, which comes first, acts on all.
     is_full : bool
         Whether random effects may be correlated.
-    error : ResidualError
+    error_name : str
+        Key of ``ERRORS``, whose functions cannot be pickled.
     subject, response : str
         Columns.
     regressors : tuple of str
@@ -49,10 +50,15 @@ class Design(NamedTuple):
     covariates: tuple[str, ...]
     mask: BoolArray
     is_full: bool
-    error: ResidualError
+    error_name: str
     subject: str
     response: str
     regressors: tuple[str, ...]
+
+    @property
+    def error(self) -> ResidualError:
+        """Residual error."""
+        return ERRORS[self.error_name]
 
     @property
     def layout(self) -> Layout:
@@ -90,7 +96,7 @@ def design_of(estimator: FederatedNonlinearMixedEffects) -> Design:
         covariates=covariates,
         mask=mask,
         is_full=estimator.covariance_type == "full",
-        error=ERRORS[estimator.error],
+        error_name=estimator.error,
         subject=estimator.subject,
         response=estimator.response,
         regressors=_column_names("regressors", estimator.regressors),
