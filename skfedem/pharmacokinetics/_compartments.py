@@ -32,6 +32,11 @@ def one_compartment_bolus(parameters: Arrays, regressors: Arrays) -> FloatArray:
     -------
     concentration : ndarray
 
+    Raises
+    ------
+    KeyError
+        If a parameter or a regressor is missing.
+
     References
     ----------
     .. [1] M. Gibaldi and D. Perrier, "Pharmacokinetics", 2nd edition, Marcel Dekker, 1982.
@@ -65,6 +70,11 @@ def one_compartment_infusion(parameters: Arrays, regressors: Arrays) -> FloatArr
     -------
     concentration : ndarray
 
+    Raises
+    ------
+    KeyError
+        If a parameter or a regressor is missing.
+
     References
     ----------
     .. [1] M. Gibaldi and D. Perrier, "Pharmacokinetics", 2nd edition, Marcel Dekker, 1982.
@@ -97,6 +107,11 @@ def one_compartment_oral(parameters: Arrays, regressors: Arrays) -> FloatArray:
     Returns
     -------
     concentration : ndarray
+
+    Raises
+    ------
+    KeyError
+        If a parameter or a regressor is missing.
 
     References
     ----------
@@ -134,6 +149,11 @@ def two_compartment_bolus(parameters: Arrays, regressors: Arrays) -> FloatArray:
     -------
     concentration : ndarray
 
+    Raises
+    ------
+    KeyError
+        If a parameter or a regressor is missing.
+
     References
     ----------
     .. [1] M. Gibaldi and D. Perrier, "Pharmacokinetics", 2nd edition, Marcel Dekker, 1982.
@@ -168,6 +188,11 @@ def two_compartment_infusion(parameters: Arrays, regressors: Arrays) -> FloatArr
     -------
     concentration : ndarray
 
+    Raises
+    ------
+    KeyError
+        If a parameter or a regressor is missing.
+
     References
     ----------
     .. [1] M. Gibaldi and D. Perrier, "Pharmacokinetics", 2nd edition, Marcel Dekker, 1982.
@@ -201,6 +226,11 @@ def two_compartment_oral(parameters: Arrays, regressors: Arrays) -> FloatArray:
     Returns
     -------
     concentration : ndarray
+
+    Raises
+    ------
+    KeyError
+        If a parameter or a regressor is missing.
 
     References
     ----------

@@ -70,9 +70,11 @@ def ode_model(
         n_observations, ...) here.
     dose_state : int, default=0
         State that doses are added to.
-    rtol, atol : float, default=1e-6, 1e-8
-        Tolerances for the error of a step: the root mean square over the states of ``error /
-        (atol + rtol * |state|)`` is at most 1.
+    rtol : float, default=1e-6
+        Relative tolerance for the error of a step: the root mean square over the states of
+        ``error / (atol + rtol * |state|)`` is at most 1.
+    atol : float, default=1e-8
+        Absolute tolerance, in units of the states.
     max_steps : int, default=2000
         Maximum number of steps between two doses. Where more are needed, because the equation is
         stiff, the prediction is NaN.
