@@ -79,10 +79,17 @@ def conditional(population: Population, subjects: Subjects, n_nodes: int) -> Con
         weights = np.exp(log_joint - total)
     weights[:, ~np.isfinite(total)] = 1 / len(weights)
     log_likelihood = total - np.log(np.einsum("nii->ni", factors)).sum(axis=1)
-    log_likelihood -= 0.5 * _LOG_2_PI * (p + subjects.n_observations)
-    if population.error.is_on_logarithms:
-        log_likelihood -= sum_of_observations(np.where(subjects.observed, subjects.response, 0.0))
+    log_likelihood += log_constants(population, subjects)
     return Conditional(log_likelihood, weights, effects, fit, modes)
+
+
+def log_constants(population: Population, subjects: Subjects) -> FloatArray:
+    """Terms of log p(y, z; θ) of each subject that depend on neither θ nor z."""
+    constants = -0.5 * _LOG_2_PI * (len(population.means) + subjects.n_observations)
+    if population.error.is_on_logarithms:
+        logarithms = np.where(subjects.observed, subjects.response, 0.0)
+        constants = constants - sum_of_observations(logarithms)
+    return constants
 
 
 def mean_statistics(

@@ -73,7 +73,8 @@ def unpack(rows: NDArray[Any], n_observations: int, regressors: tuple[str, ...])
 
 def sum_of_observations(values: FloatArray) -> FloatArray:
     """Sum along the first axis, one by one."""
+    # In other layouts, or for a single column, NumPy sums in another order.
+    values = np.ascontiguousarray(values)
     if values[0].size > 1:
         return values.sum(axis=0)
-    # NumPy sums a single column in another order.
     return np.add.accumulate(values, axis=0)[-1]

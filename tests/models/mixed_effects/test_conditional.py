@@ -116,6 +116,8 @@ def test_sums_do_not_depend_on_company_or_padding(shape):
     values = np.random.default_rng(0).standard_normal(shape)
     want = np.add.accumulate(values, axis=0)[-1]
     assert_array_equal(sum_of_observations(values), want)
+    turned = np.asfortranarray(values)
+    assert_array_equal(sum_of_observations(turned), want)
     padded = np.concatenate([values, np.zeros((9, *shape[1:]))])
     assert_array_equal(sum_of_observations(padded), want)
 
