@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, Literal, Self
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
@@ -26,10 +27,12 @@ from ._typing import (
     ControlInit,
     FilePath,
     FloatArray,
+    Participation,
     Seed,
     SolverName,
     StepSize,
 )
+from .clients.local import LocalClients
 from .compression import Compressor
 from .models.mixed_effects.conditional import Structure
 from .models.mixed_effects.subjects import pack
@@ -122,8 +125,9 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||² for a message x. 0
         disables compression. An operator given by its name uses the coarsest level within this
         bound; a ``Compressor`` object keeps its own level.
-    participation : float in (0, 1], default=1.0
-        Probability p that a client takes part in a round.
+    participation : float in (0, 1], or int, default=1.0
+        Probability p that a client takes part in a round, or the number of clients that take part,
+        drawn without replacement: 1.0 are all clients, 1 is one client.
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Weight w_i of a client: its share of all subjects, so that the objective is the
         pooled likelihood, or the same weight for every client.
@@ -259,7 +263,7 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         n_inner: int | Literal["auto"] = "auto",
         compressor: CompressorName | Compressor | None = "dithering",
         omega: float = 0.0,
-        participation: float = 1.0,
+        participation: Participation = 1.0,
         client_weights: ClientWeights = "n_samples",
         max_iter: int | None = 300,
         max_epochs: float | None = None,
@@ -364,17 +368,18 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         (seed,) = seeds_of_runs(self.random_state, 1)
         task = FitTask(self, X, y, settings.max_iter)
         model = model_of(design, data, federation, settings.n_nodes)
-        problem = federated_problem(
-            settings, model, federation, seed_of(settings, seed, resume_from)
-        )
+        seed = seed_of(settings, seed, resume_from)
+        problem = federated_problem(settings, model, federation.sizes, seed)
         start = start_of(design, model, data, federation)
         with Workers(self.n_jobs) as workers:
+            sites = LocalClients(federation, workers)
             tasks = task.begin_start(
                 lambda run: so_far_fitted(design, data, run.server.parameters, run.n_rounds)
             )
-            result = run_solver(settings, problem, start, workers, resume_from, tasks)
+            result = run_solver(settings, problem, start, sites, resume_from, tasks)
             sums = sums_of_sites(model, federation, result.server.parameters, workers)
-        fitted = fitted_after(design, data, problem, result, sums)
+            drift = np.sqrt((sites.controls**2).sum(axis=1)) if sites.controls.size else 0.0
+        fitted = fitted_after(design, data, result, sums, np.broadcast_to(drift, len(data.ids)))
         store(self, {}, **fitted, _n_nodes=settings.n_nodes)
         task.end()
         warn_of_fit(settings, problem, result)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._typing import FloatArray
-from ..solvers._base import Problem
 from ..solvers._from_parameters import step_schedule
-from ..solvers._loop import Run
-from ..solvers._report import Wording, took_few_rounds, took_few_steps, warn_outcome
+from ..solvers._report import Wording, warn_outcome
+from ..solvers._state import RunState
+from ..solvers.base import Problem
 from .design import Design
 from .estimates import fitted_of, names_of, shrinkage_of, standard_errors_of, values_of
 from .records import ClientRecords
@@ -37,7 +37,7 @@ def so_far_fitted(
 
 
 def fitted_after(
-    design: Design, data: ClientRecords, problem: Problem, run: Run, sums: SiteSums
+    design: Design, data: ClientRecords, run: RunState, sums: SiteSums, drift: FloatArray
 ) -> dict[str, Any]:
     """Fitted attributes after a run, with what the sites reported."""
     theta = run.server.parameters.theta
@@ -49,26 +49,20 @@ def fitted_after(
         "standard_errors_": dict(zip(names, errors.tolist(), strict=True)),
         "log_likelihood_": sums.log_likelihood,
         "shrinkage_": shrinkage_of(design, theta, sums),
-        "history_": {**run.history, **_traces(names, design, run.trace)},
-        "client_drift_": problem.vectors.norms(run.states.controls),
+        "history_": {**run.history.as_dict(), **_traces(names, design, run.trace)},
+        "client_drift_": drift.copy(),
     }
 
 
-def _traces(names: list[str], design: Design, trace: FloatArray) -> dict[str, FloatArray]:
+def _traces(names: list[str], design: Design, trace: list[FloatArray]) -> dict[str, FloatArray]:
     """A column of the history for each estimate."""
     return dict(zip(names, values_of(design, np.asarray(trace)).T.copy(), strict=True))
 
 
-def warn_of_fit(estimator: FederatedNonlinearMixedEffects, problem: Problem, run: Run) -> None:
+def warn_of_fit(
+    estimator: FederatedNonlinearMixedEffects, problem: Problem, state: RunState
+) -> None:
     """Give the warnings that apply to a fit with these parameters."""
-    otherwise = []
-    if not (took_few_steps(run) or took_few_rounds(problem, run)) and estimator.tol > 0:
-        otherwise.append("increase tol")
-    wording = Wording(
-        iteration="EM iterations",
-        left="left the domain of the M-step",
-        remedy=", or fewer random effects",
-        otherwise=otherwise,
-    )
+    wording = Wording("EM iterations", "left the domain of the M-step", ("fewer random effects",))
     schedule = step_schedule(estimator, problem)
-    warn_outcome(estimator, problem, run, schedule, wording, is_worse=False)
+    warn_outcome(estimator, problem, state, schedule, wording, is_worse=False)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._federation import Federation
+from ..._federation import ClientSizes
 from ..._typing import FloatArray, IntArray
 from .._base import ClientSums, RowModel, Step
 from ..client_rows import segment_sums
@@ -201,22 +201,18 @@ class MixedEffectsModel(RowModel):
         """``<s, φ(θ)> - ψ(θ)``; nats per subject."""
         return m_step.surrogate(self.layout, self.sent, statistics, parameters.theta)
 
-    def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
-        """Mean log-likelihood per subject; nats."""
-        return float(mean_log_likelihood)
-
-    def averaging_bound(self, federation: Federation) -> float:
+    def averaging_bound(self, sizes: ClientSizes) -> float:
         """Bound by the number of clients."""
-        return _CLIENTS * federation.effective_n_clients
+        return _CLIENTS * sizes.effective_n_clients
 
-    def noise_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+    def noise_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
         """Bound by the number of subjects read in a round, over q."""
-        n_subjects = federation.effective_n_clients * batch_size
+        n_subjects = sizes.effective_n_clients * batch_size
         return _NOISE * n_subjects / (self.n_statistics * (1 + omega_p))
 
-    def spider_bound(self, federation: Federation, batch_size: float, omega_p: float) -> float:
+    def spider_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
         """Bound by the number of subjects read in a round."""
-        n_subjects = federation.effective_n_clients * batch_size
+        n_subjects = sizes.effective_n_clients * batch_size
         return _SPIDER * np.sqrt(n_subjects / (1 + omega_p))
 
     def message_units(self, parameters: Parameters) -> MessageUnits:
