@@ -25,7 +25,7 @@ from scipy.special import ndtri
 
 from ..._typing import BoolArray, FloatArray
 from .conditional import Population, fit_of
-from .subjects import Subjects, sum_of_observations
+from .subjects import Subjects, sum_in_order
 
 # How often each kernel runs in a sweep.
 REPEATS = 2
@@ -196,8 +196,7 @@ def chain_statistics(
     with np.errstate(all="ignore"):
         of_chains = population.error.statistics(fit.residuals, fit.predicted, population.squares)
     last = [
-        _mean_of_chains(sum_of_observations(np.where(observed, each, 0.0)), axis=0)
-        for each in of_chains
+        _mean_of_chains(sum_in_order(np.where(observed, each, 0.0)), axis=0) for each in of_chains
     ]
     return first, second, np.stack(last, axis=1)
 
@@ -205,4 +204,4 @@ def chain_statistics(
 def _mean_of_chains(values: FloatArray, axis: int) -> FloatArray:
     """Mean over an axis, one by one: NumPy's order of a sum depends on the other axes."""
     n_chains = values.shape[axis]
-    return sum_of_observations(np.moveaxis(values, axis, 0)) / n_chains
+    return sum_in_order(np.moveaxis(values, axis, 0)) / n_chains

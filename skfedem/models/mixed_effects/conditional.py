@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._typing import BoolArray, FloatArray
 from .residual_errors import ResidualError, information, minus_log_density, score
-from .subjects import Subjects, sum_of_observations
+from .subjects import Subjects, sum_in_order
 from .transforms import Transform
 
 Structure = Callable[[Mapping[str, FloatArray], Mapping[str, FloatArray]], Any]
@@ -114,7 +114,7 @@ def fit_of(population: Population, subjects: Subjects, gaussian: FloatArray) -> 
             predicted = np.log(predicted)
         residuals = subjects.response[between] - predicted
         losses = minus_log_density(residuals, predicted, population.squares, population.error)
-        loss = sum_of_observations(np.where(observed, losses, 0.0))
+        loss = sum_in_order(np.where(observed, losses, 0.0))
     return Fit(predicted, residuals, np.where(np.isfinite(loss), loss, np.inf))
 
 
@@ -212,9 +212,9 @@ def _point_at(population: Population, subjects: Subjects, z: FloatArray) -> _Poi
         error, squares, observed = population.error, population.squares, subjects.observed
         weights = np.where(observed, information(fit.predicted, squares, error), 0.0)
         scores = np.where(observed, score(fit.residuals, fit.predicted, squares, error), 0.0)
-        gradient = z - (slopes * scores[:, None]).sum(axis=0)
-        weighted = (slopes * weights[:, None]).transpose(2, 1, 0)
-        curvature = np.eye(p) + weighted @ slopes.transpose(2, 0, 1)
+        gradient = z - sum_in_order(slopes * scores[:, None])
+        products = (slopes * weights[:, None])[:, :, None] * slopes[:, None]
+        curvature = np.eye(p) + sum_in_order(products).transpose(2, 0, 1)
         value = fit.loss + 0.5 * (z**2).sum(axis=0)
     return _Point(z, value, gradient, curvature)
 

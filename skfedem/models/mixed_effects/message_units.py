@@ -18,20 +18,29 @@ from scipy.linalg import solve_triangular
 from ..._typing import FloatArray
 from .layout import Layout
 from .maximization import Constants, Theta
+from .subjects import sum_in_order
 
 
 class MessageUnits(NamedTuple):
-    """Matrix (q, q) of the linear map to these units."""
+    """Matrices (q, q) of the linear map to these units, and of its inverse.
 
-    matrix: FloatArray
+    Products are sums of one term after the other: a client's do not depend on its group.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
 
     def to_components(self, statistics: FloatArray) -> FloatArray:
         """Convert statistics (n, q) to these units."""
-        return statistics @ self.matrix.T
+        return _products(self.forward, statistics)
 
     def to_standard(self, statistics: FloatArray) -> FloatArray:
         """Convert statistics (n, q) from these units."""
-        return np.asarray(np.linalg.solve(self.matrix, statistics.T).T, dtype=np.float64)
+        return _products(self.backward, statistics)
+
+
+def _products(matrix: FloatArray, vectors: FloatArray) -> FloatArray:
+    return sum_in_order(matrix.T[:, None] * vectors.T[:, :, None])
 
 
 def message_units(layout: Layout, constants: Constants, theta: Theta) -> MessageUnits:
@@ -45,7 +54,9 @@ def message_units(layout: Layout, constants: Constants, theta: Theta) -> Message
     crossed = np.linalg.solve(root, np.swapaxes(_whitened(layout, constants, first), 1, 2))
     n_observations = constants.n_observations
     scaled = last / theta.squares / np.sqrt(2 * n_observations)
-    return MessageUnits(layout.join(np.swapaxes(crossed, 1, 2), whitened, scaled).T)
+    forward = layout.join(np.swapaxes(crossed, 1, 2), whitened, scaled).T
+    backward = np.linalg.solve(forward, np.eye(layout.size))
+    return MessageUnits(forward, backward.astype(np.float64))
 
 
 def _whitened(layout: Layout, constants: Constants, first: FloatArray) -> FloatArray:

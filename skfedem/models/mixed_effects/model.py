@@ -143,17 +143,21 @@ class MixedEffectsModel(RowModel):
         roots = np.linalg.cholesky(covariance)
         covariates = subjects.covariates
         if len(coefficients) == 1:
-            means = np.einsum("cj,cn->jn", coefficients[0], covariates)
+            coefficients = coefficients[0, :, :, None]
         else:
             assert lengths is not None  # as described
             owners = np.repeat(np.arange(len(lengths)), lengths)
             roots, squares = roots[owners], squares[owners]
-            means = np.einsum("ncj,cn->jn", coefficients[owners], covariates)
+            coefficients = coefficients[owners].transpose(1, 2, 0)
+        # One covariate after the other: a subject's means do not depend on its company.
+        means = self.center[:, None] + np.zeros(subjects.n_subjects)
+        for own, values in zip(coefficients, covariates, strict=True):
+            means += own * values
         return Population(
             structure=self.structure,
             transforms=self.transforms,
             error=self.error,
-            means=means + self.center[:, None],
+            means=means,
             root=np.ascontiguousarray(roots.transpose(1, 2, 0)),
             squares=np.ascontiguousarray(squares.T),
         )

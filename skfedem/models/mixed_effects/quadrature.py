@@ -16,11 +16,10 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from ..._typing import FloatArray
 from .conditional import Fit, Modes, Population, find_modes, fit_of
-from .subjects import Subjects, sum_of_observations
+from .subjects import Subjects, sum_in_order
 
 _LOG_2_PI = float(np.log(2 * np.pi))
 
@@ -74,10 +73,13 @@ def conditional(population: Population, subjects: Subjects, n_nodes: int) -> Con
     effects = population.effects(np.ascontiguousarray(z))
     fit = fit_of(population, subjects, population.means[:, None] + effects)
     log_joint = log_weights[:, None] - fit.loss - 0.5 * (z**2).sum(axis=0)
-    total = logsumexp(log_joint, axis=0)
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(log_joint - total)
-    weights[:, ~np.isfinite(total)] = 1 / len(weights)
+    highest = log_joint.max(axis=0)
+    is_possible = np.isfinite(highest)
+    weights = np.where(is_possible, log_joint - np.where(is_possible, highest, 0.0), 0.0)
+    weights = np.exp(weights, out=weights)
+    sums = sum_in_order(weights)
+    weights /= sums
+    total = highest + np.log(sums)
     log_likelihood = total - np.log(np.einsum("nii->ni", factors)).sum(axis=1)
     log_likelihood += log_constants(population, subjects)
     return Conditional(log_likelihood, weights, effects, fit, modes)
@@ -88,7 +90,7 @@ def log_constants(population: Population, subjects: Subjects) -> FloatArray:
     constants = -0.5 * _LOG_2_PI * (len(population.means) + subjects.n_observations)
     if population.error.is_on_logarithms:
         logarithms = np.where(subjects.observed, subjects.response, 0.0)
-        constants = constants - sum_of_observations(logarithms)
+        constants = constants - sum_in_order(logarithms)
     return constants
 
 
@@ -100,15 +102,19 @@ def mean_statistics(
     ``centred``, of shape (p, N), are the means of φ minus the centre of the statistics.
     """
     phi, weights = centred[:, None] + distribution.effects, distribution.weights
-    mean = np.einsum("kn,jkn->jn", weights, phi)
-    first = np.einsum("cn,jn->ncj", subjects.covariates, mean)
-    second = np.einsum("kn,ikn,jkn->nij", weights, phi, phi)
+    weighted = [weights * own for own in phi]
+    mean = np.stack([sum_in_order(own) for own in weighted])
+    first = (subjects.covariates[:, None] * mean).transpose(2, 0, 1)
+    second = np.empty((subjects.n_subjects, len(phi), len(phi)))
+    for i, own in enumerate(weighted):
+        for j in range(i + 1):
+            second[:, i, j] = second[:, j, i] = sum_in_order(own * phi[j])
     fit = distribution.fit
     with np.errstate(all="ignore"):
         of_nodes = population.error.statistics(fit.residuals, fit.predicted, population.squares)
     observed, counted = subjects.observed[:, None], weights > 0
     last = [
-        (weights * sum_of_observations(np.where(observed & counted, squares, 0.0))).sum(axis=0)
+        sum_in_order(weights * sum_in_order(np.where(observed & counted, squares, 0.0)))
         for squares in of_nodes
     ]
     return first, second, np.stack(last, axis=1)

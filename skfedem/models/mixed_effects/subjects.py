@@ -71,7 +71,7 @@ def unpack(rows: NDArray[Any], n_observations: int, regressors: tuple[str, ...])
     )
 
 
-def sum_of_observations(values: FloatArray) -> FloatArray:
+def sum_in_order(values: FloatArray) -> FloatArray:
     """Sum along the first axis, one by one."""
     # In other layouts, or for a single column, NumPy sums in another order.
     values = np.ascontiguousarray(values)

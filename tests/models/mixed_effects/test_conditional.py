@@ -19,7 +19,7 @@ from skfedem.models.mixed_effects.conditional import find_modes, fit_of
 from skfedem.models.mixed_effects.information import information_of
 from skfedem.models.mixed_effects.maximization import Theta
 from skfedem.models.mixed_effects.quadrature import conditional
-from skfedem.models.mixed_effects.subjects import pack, sum_of_observations, unpack
+from skfedem.models.mixed_effects.subjects import pack, sum_in_order, unpack
 
 THETA = Theta(
     np.log([[1.6, 1.6, 5.5]]) * [[1.0, 1.0, 1.0]], np.diag([0.4, 0.02, 0.07]), np.array([0.5])
@@ -115,11 +115,11 @@ def test_packed_subjects_are_unpacked():
 def test_sums_do_not_depend_on_company_or_padding(shape):
     values = np.random.default_rng(0).standard_normal(shape)
     want = np.add.accumulate(values, axis=0)[-1]
-    assert_array_equal(sum_of_observations(values), want)
+    assert_array_equal(sum_in_order(values), want)
     turned = np.asfortranarray(values)
-    assert_array_equal(sum_of_observations(turned), want)
+    assert_array_equal(sum_in_order(turned), want)
     padded = np.concatenate([values, np.zeros((9, *shape[1:]))])
-    assert_array_equal(sum_of_observations(padded), want)
+    assert_array_equal(sum_in_order(padded), want)
 
 
 @pytest.mark.parametrize("is_full", [False, True])
