@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
+from ._data.features import store
 from ._federation import Federation, weights_of_clients
-from ._input.clients import check_minibatches, store
 from ._mixed_effects.design import design_of
 from ._mixed_effects.fitted import FittedMixedEffects
 from ._mixed_effects.outcome import fitted_after, so_far_fitted, warn_of_fit
@@ -19,7 +19,7 @@ from ._mixed_effects.records import ClientRecords, read_clients
 from ._mixed_effects.report import sums_of_sites
 from ._mixed_effects.start import model_of, start_of
 from ._parallel import Workers
-from ._parameters import check_number, in_python_numbers
+from ._parameters import check_minibatches, check_number, in_python_numbers
 from ._random import seeds_of_runs
 from ._typing import (
     ClientWeights,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from .._messages import repr_of
 from .._typing import FloatArray, Table
-from .table_labels import is_frame
-from .tables import is_missing, refuse_other_frames, shorten
+from .features import shorten
+from .tables import is_frame, is_missing
 
 Columns = dict[str, NDArray[Any]]
 """Columns by name, of one length."""
@@ -37,7 +37,6 @@ def columns_of(table: Table, where: str = "") -> Columns:
         If it is no such table, or if columns have different lengths.
     """
     if not is_long_table(table):
-        refuse_other_frames(table, where)
         raise TypeError(
             f"Expected a DataFrame or a dict of columns as the table{where}, got "
             f"{type(table).__name__}. Give columns with names, a row for each observation."

@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from .._input.each_client import each_client
-from .._input.long_tables import as_table, columns_of, is_long_table
+from .._data.by_client import each_table
+from .._data.long_tables import as_table, columns_of, is_long_table
 from .._parameters import check_choice, check_counts
 from .._random import random_numbers
 from .._typing import ByClient, FloatArray, Seed
@@ -348,7 +348,7 @@ class FittedMixedEffects(BaseEstimator):
         def of_table(table: Any) -> Any:
             return answer(self._table(table))
 
-        return of_table(X) if is_long_table(X) else each_client(_as_list(X), of_table)
+        return of_table(X) if is_long_table(X) else each_table(_as_list(X), of_table)
 
     def _table(self, X: Any) -> _Table:
         design = self._design

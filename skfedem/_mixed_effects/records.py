@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._data.labels import group_rows, missing_labels
+from .._data.long_tables import Columns, column, columns_of, is_long_table, numbers
+from .._data.tables import check_not_empty
 from .._federation import offsets_of
-from .._input.client_labels import grouped
-from .._input.long_tables import Columns, column, columns_of, is_long_table, numbers
-from .._input.tables import missing_labels, refuse_no_clients
 from .._messages import label_repr
 from .._typing import BoolArray, FloatArray, IntArray
 from ..models.mixed_effects.subjects import Subjects
@@ -111,7 +111,7 @@ def _tables_of_clients(
 ) -> tuple[list[Columns], NDArray[Any], list[str]]:
     """Columns of each client, the clients' labels, and how messages name their tables."""
     if not is_long_table(X) and isinstance(X, Sequence) and not isinstance(X, str):
-        refuse_no_clients(X)
+        check_not_empty(X)
         if clients is not None:
             raise ValueError(
                 "Expected clients=None with a list of tables, got both: the list already tells "
@@ -127,7 +127,7 @@ def _tables_of_clients(
     if isinstance(clients, str):
         labels = column(columns, clients, "clients", "")
     n_rows = len(next(iter(columns.values())))
-    ids, order, offsets = grouped(labels, n_rows)
+    ids, order, offsets = group_rows(labels, n_rows)
     order = np.arange(n_rows) if order is None else order
     tables = [
         {name: values[rows] for name, values in columns.items()}

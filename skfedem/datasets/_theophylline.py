@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import Bunch
 
-from .._input.long_tables import as_table
+from .._data.long_tables import as_table
 from .._typing import FloatArray
 
 # Weight in kg, dose in mg/kg, hours after the dose, and concentrations in mg/L of each subject.

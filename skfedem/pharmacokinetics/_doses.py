@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._input.long_tables import column, columns_of, like_table, numbers
+from .._data.long_tables import column, columns_of, like_table, numbers
 from .._messages import label_repr
 from .._typing import FloatArray
 
