@@ -18,6 +18,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import literal_imputation as oracle
+from populations import (
+    linear_log_likelihoods,
+    linear_model,
+    linear_parameters,
+    linear_subjects,
+    means_of,
+)
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of, positions_of, sample_weight_of
 from skfedem._parallel import Workers
@@ -29,6 +36,7 @@ from skfedem.models.matrix.families import FAMILIES
 from skfedem.models.matrix.main_effects import LEAST_PENALTY
 from skfedem.models.matrix.start import low_rank_model, start_run
 from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
+from skfedem.models.mixed_effects.subjects import pack
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.units import standard_units
@@ -331,6 +339,20 @@ def low_rank_case(family):
     return ModelCase(model, federation, parameters, starts, criterion, reordered)
 
 
+def mixed_effects_case(is_full):
+    """Row of ``MODELS``: lines with random effects, of which a covariate acts on one."""
+    subjects = linear_subjects(sum(LENGTHS))
+    federation = stack(np.split(pack(subjects), np.cumsum(LENGTHS)[:-1]), WEIGHTS)
+    constants = means_of(subjects, np.repeat(WEIGHTS / federation.lengths, federation.lengths))
+    model = linear_model(subjects, constants, is_full)
+    return row_model_case(
+        model,
+        federation,
+        tuple(linear_parameters(model, seed) for seed in range(4)),
+        lambda parameters: linear_log_likelihoods(federation.rows, model, parameters),
+    )
+
+
 MODELS = {
     "mixture-full": lambda: mixture_case("full"),
     "mixture-tied": lambda: mixture_case("tied"),
@@ -340,6 +362,8 @@ MODELS = {
     "low-rank-gaussian": lambda: low_rank_case("gaussian"),
     "low-rank-poisson": lambda: low_rank_case("poisson"),
     "low-rank-bernoulli": lambda: low_rank_case("bernoulli"),
+    "mixed-effects-diag": lambda: mixed_effects_case(is_full=False),
+    "mixed-effects-full": lambda: mixed_effects_case(is_full=True),
 }
 
 
