@@ -40,4 +40,4 @@ def streamed(gm, size, rows=X, owners=OWNERS, **kwargs):
 
 def memory_error(gm):
     memory = gm._memory
-    return np.abs(memory.server.control - memory.weights @ memory.states.controls).max()
+    return np.abs(memory.server.control - memory.weights @ memory.controls).max()

@@ -169,7 +169,7 @@ def test_the_sum_is_divided_by_the_share_that_is_present(control_step):
     gm = FederatedGaussianMixture(**GIVEN, step_size=0.2, control_step=control_step)
     gm.partial_fit(X[:300], clients=OWNERS[:300])
     before = gm._memory
-    controls = before.states.controls.copy()
+    controls = before.controls.copy()
     gm.partial_fit(X[300:], clients=OWNERS[300:] % 2)
     rows = [X[300:][OWNERS[300:] % 2 == k] for k in (0, 1)]
     totals = np.bincount(OWNERS[:300])
@@ -188,7 +188,7 @@ def test_the_sum_is_divided_by_the_share_that_is_present(control_step):
     after = gm._memory
     assert_allclose(after.server.statistics, server.statistics + 0.2 * field, atol=1e-12)
     assert_allclose(after.server.control, memory, atol=1e-12)
-    assert_allclose(after.states.controls, controls, atol=1e-12)
+    assert_allclose(after.controls, controls, atol=1e-12)
 
 
 def test_memories_of_a_stream_begin_at_0_and_learn_slowly():
@@ -328,10 +328,10 @@ def test_a_fit_knows_clients_of_a_stream_in_whatever_order_they_came():
     for first in (3, 0):
         gm.partial_fit(X[first <= OWNERS], clients=OWNERS[first <= OWNERS])
     assert gm.client_ids_.tolist() == [3, 4, 0, 1, 2]
-    controls = gm._memory.states.controls
+    controls = gm._memory.controls
     fit(gm.set_params(max_iter=0), X, clients=OWNERS)
     assert gm.client_ids_.tolist() == [0, 1, 2, 3, 4]
-    assert_array_equal(gm._memory.states.controls, controls[[2, 3, 4, 0, 1]])
+    assert_array_equal(gm._memory.controls, controls[[2, 3, 4, 0, 1]])
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="new in NumPy 2")

@@ -130,15 +130,15 @@ def test_what_clients_send_of_features_that_may_begin_to_vary(how):
     owners = np.arange(60) % 5
     streamed = clone(gm).partial_fit(rows, clients=owners).partial_fit(rows, clients=owners)
     again = fit(fit(gm, rows, clients=owners), rows, clients=owners)
-    assert again.history_["uplink_bits"][0] == 64 * 5  # a variance of each client
+    assert again.history_["uplink_bits"][0] == 64 * 6 * 5  # a second moment of each client
     units = gm._memory.model.units
     assert units.has_variance.tolist().count(False) == 1
     assert streamed.history_["uplink_bits"][-1] == again.history_["uplink_bits"].sum()
     assert streamed.history_["downlink_bits"][-1] == again.history_["downlink_bits"].sum()
 
 
-@pytest.mark.parametrize(("covariance_type", "n_numbers"), [("full", 3), ("diag", 2)])
-def test_of_two_constant_features_clients_send_the_covariance_where_covariances_count(
+@pytest.mark.parametrize(("covariance_type", "n_numbers"), [("full", 6), ("diag", 3)])
+def test_beside_constant_features_clients_send_second_moments_where_covariances_count(
     covariance_type, n_numbers
 ):
     rows = np.random.default_rng(3).normal(size=(60, 3)) * [0.0, 1.0, 0.0]

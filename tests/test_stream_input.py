@@ -17,7 +17,7 @@ from streams import CLIENTS, GIVEN, OWNERS, X, memory_error, streamed
 
 def state(gm):
     memory = gm._memory
-    return memory.states.controls.tobytes(), gm.means_.tobytes(), gm.n_iter_, len(gm.lower_bounds_)
+    return memory.controls.tobytes(), gm.means_.tobytes(), gm.n_iter_, len(gm.lower_bounds_)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_rows_beyond_all_measure_are_refused_and_named(covariance_type):
     for row, whose in ((29, "ash"), (30, "birch"), (59, "birch"), (60, "cedar")):
         rows = rng.normal(size=(90, 2))
         rows[row, 1] = -1e40
-        says = rf"within 1e\+37 standard .* got -1e\+40 in column 1 of client '{whose}'"
+        says = rf"within 1e\+37 standard .* got 1 beyond for client '{whose}'\. Drop such rows"
         with pytest.raises(ValueError, match=says):
             gm.partial_fit(rows, clients=owners)
     assert gm.means_ is before
@@ -93,7 +93,7 @@ def test_rows_of_dependent_features_may_not_lie_there_either(covariance_type, co
     gm = FederatedGaussianMixture(1, covariance_type=covariance_type, random_state=0)
     gm.partial_fit(rows)
     rows[0, column] = 1e40
-    with pytest.raises(ValueError, match=f"got 1e\\+40 in column {column} of client 0"):
+    with pytest.raises(ValueError, match="got 1 beyond for client 0"):
         gm.partial_fit(rows)
 
 
@@ -111,7 +111,7 @@ def test_a_feature_that_was_constant_may_not_take_any_value_beside_a_known_covar
     rng = np.random.default_rng(0)
     gm = FederatedGaussianMixture(1, covariance_type="tied", fixed_covariance=np.eye(2))
     gm.partial_fit(np.column_stack([rng.normal(size=50), np.full(50, 7.0)]))
-    with pytest.raises(ValueError, match=r"got 1e\+38 in column 1 of client 0"):
+    with pytest.raises(ValueError, match="got 1 beyond for client 0"):
         gm.partial_fit([[0.0, 1e38]])
 
 
@@ -183,7 +183,7 @@ def test_another_thread_copies_one_fit_at_any_moment():
 def test_what_was_copied_before_a_call_is_left_alone():
     gm = streamed(FederatedGaussianMixture(**GIVEN), 200)
     memory = gm._memory
-    before = memory.states.controls, memory.totals, memory.weights
+    before = memory.controls, memory.totals, memory.weights
     kept = [array.copy() for array in before]
     gm.partial_fit(CLIENTS)
     for array, was in zip(before, kept, strict=True):

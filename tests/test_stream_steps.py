@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture
+from skfedem.clients.local import LocalClients
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.stream_moments import for_stream
-from skfedem.solvers import _stream
 from streams import (
     CLIENTS,
     GIVEN,
@@ -236,7 +236,7 @@ def test_ctrl_c_leaves_the_average_as_it_was(monkeypatch):
     undisturbed = pickle.loads(pickle.dumps(gm)).partial_fit(CLIENTS)
     before = dict(vars(gm))
     with monkeypatch.context() as patch:
-        patch.setattr(_stream, "client_round", interrupted(_stream.client_round, at=3))
+        patch.setattr(LocalClients, "round", interrupted(LocalClients.round, at=3))
         with pytest.raises(KeyboardInterrupt):
             gm.partial_fit(CLIENTS)
     assert all(vars(gm)[name] is value for name, value in before.items())

@@ -72,16 +72,15 @@ class Beginning(NamedTuple):
         State of the server and the known clients, without new clients.
     history : dict of ndarray
         History of the earlier calls; for the first call, of its start.
-    bits : int
-        Bits that clients sent before the rounds, and as many that they received, which are not yet
-        in the history.
+    bits : tuple of int
+        Bits that clients sent and received before the rounds, which are not yet in the history.
     """
 
     problem: Problem
     federation: Federation
     memory: FittedState
     history: dict[str, NDArray[Any]]
-    bits: int
+    bits: tuple[int, int]
 
 
 def first_call(
@@ -112,7 +111,7 @@ def first_call(
     # The rounds will read these rows again. If the start counted all of them, it would be forgotten
     # more slowly if few clients answer.
     memory = memory._replace(totals=np.zeros(len(ids)), n_samples=_n_expected(problem))
-    return Beginning(problem, federation, memory, history, 0)
+    return Beginning(problem, federation, memory, history, (0, 0))
 
 
 def _problem_of_call(
@@ -245,7 +244,7 @@ def next_call(
         totals: Any = memory.row_weight * memory.totals
         controls = np.zeros((len(memory.ids), model.n_statistics))
         memory = memory._replace(controls=controls, states=NoStates(), totals=totals)
-    return Beginning(problem, federation, memory, history, clients.bits()[0])
+    return Beginning(problem, federation, memory, history, clients.bits())
 
 
 def _in_new_domain(
@@ -313,8 +312,8 @@ def read_call(
         settings.client_weights,
     )
     # Bits that were sent before the rounds are counted in the first round.
-    bits, row = beginning.bits, rounds.row(0)
-    uplink_bits, downlink_bits = row["uplink_bits"] + bits, row["downlink_bits"] + bits
+    (sent, received), row = beginning.bits, rounds.row(0)
+    uplink_bits, downlink_bits = row["uplink_bits"] + sent, row["downlink_bits"] + received
     downlink_bits += FLOAT_BITS * n_moments_told(memory.model) * (len(memory.ids) - n_known)
     rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)
     unseen = [value for value in rounds.column("log_likelihood") if not np.isnan(value)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._client_vectors import as_slice
 from .._federation import (
+    MOST_CLIENTS,
     ClientMessage,
     ClientRows,
     ClientSizes,
@@ -101,7 +102,9 @@ class LocalClients:
         self.solver, self.task = solver, task
         self.vectors = task.model.vectors(self.federation)
         self.shards = shards_of(self.federation.lengths, task.model.block_rows)
-        self.controls = self.vectors.zeros() if task.has_controls else np.empty(0)
+        self.controls = np.empty(0)  # frees those of an earlier run
+        if task.has_controls:
+            self.controls = self.vectors.zeros()
         self.states = solver.init(task, self.federation)
 
     # ---- rounds
@@ -277,8 +280,10 @@ class LocalClients:
         kind: str,
     ) -> list[Any]:
         """Results for blocks of consecutive segments, in order; threads share the blocks."""
-        blocks = client_groups(offsets_of(segments.n_rows), block_rows)
-        return self.workers.map(function, blocks, kind)
+        # Bounded in clients as well: with few rows each, their vectors are what fills the cache.
+        n_clients = np.array([own.stop - own.start for own in segments.slices], dtype=np.intp)
+        sizes = np.maximum(segments.n_rows, n_clients * block_rows // MOST_CLIENTS)
+        return self.workers.map(function, client_groups(offsets_of(sizes), block_rows), kind)
 
     # ---- states
 

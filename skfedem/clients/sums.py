@@ -83,7 +83,7 @@ class MeanTerm(NamedTuple):
 
 def mean_term(weights: FloatArray, messages: FloatArray) -> MeanTerm:
     """Part of a segment, from the messages of its clients."""
-    first = messages[0]
+    first = messages[0].copy()  # a view would keep all messages
     return MeanTerm(float(weights.sum()), first, weights @ (messages - first))
 
 

@@ -151,13 +151,13 @@ def federated_problem(
         seed=seed,
     )
     reads_batches = estimator.batch_size is not None
+    is_random = model.is_random or solver.is_random
     problem = Problem(
         task,
         sizes,
         participation=estimator.participation,
-        persistent_noise=(
-            model.is_random or solver.is_random or (reads_batches and not solver.variance_reduced)
-        ),
+        persistent_noise=is_random or (reads_batches and not solver.variance_reduced),
+        random_estimates=is_random,
     )
     if problem.persistent_noise or not reads_batches:
         return problem

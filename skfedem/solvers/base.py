@@ -100,7 +100,9 @@ class Problem(NamedTuple):
         the moment or do not take part; they then contribute only through V.
     persistent_noise : bool
         Whether messages are noisy even at the optimum: with minibatches without variance reduction,
-        sampled E-steps, and in streams.
+        random estimates, and in streams.
+    random_estimates : bool
+        Whether estimates from all rows are random, because of the model or the solver.
     """
 
     task: Task
@@ -109,6 +111,7 @@ class Problem(NamedTuple):
     n_inner: int = 1
     participating_weight: float = 1.0
     persistent_noise: bool = False
+    random_estimates: bool = False
 
     @property
     def model(self) -> Model:
@@ -129,8 +132,9 @@ class Problem(NamedTuple):
     def exact(self) -> bool:
         """Whether the server's field is the exact mean field, without randomness."""
         everybody = self.inclusion_probability == 1 and self.participating_weight == 1
-        all_rows = self.task.batch_size is None and not self.model.is_random
-        return self.omega == 0 and everybody and all_rows and not self.persistent_noise
+        is_random = self.random_estimates or self.model.is_random
+        all_rows = self.task.batch_size is None and not is_random
+        return self.omega == 0 and everybody and all_rows
 
 
 class Broadcast(NamedTuple):

@@ -25,8 +25,7 @@ from skfedem import (
 )
 from skfedem._penalty_search import penalty_path
 from skfedem._penalty_search.penalty_path import Trial, _ranking, index_of_best, largest_penalty
-from skfedem.solvers import _loop
-from skfedem.solvers._loop import client_round
+from skfedem.clients.local import LocalClients
 from watched import interrupted, library_threads
 
 DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -560,8 +559,8 @@ def test_held_out_error_on_oystercatchers_is_below_that_of_effects_alone():
 
 def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
     imputer = FederatedMatrixImputerCV([2], penalties=3, **QUICK, eval_every=None)
-    in_round_12 = interrupted(client_round, at=12)
-    monkeypatch.setattr(_loop, "client_round", in_round_12)
+    in_round_12 = interrupted(LocalClients.round, at=12)
+    monkeypatch.setattr(LocalClients, "round", in_round_12)
     with pytest.raises(KeyboardInterrupt):
         imputer.fit(clients_of("gaussian"))
     assert in_round_12.n_calls == 12  # no other fit was begun
@@ -571,8 +570,8 @@ def test_a_search_stopped_from_the_keyboard_fits_nothing(monkeypatch):
 
 def test_a_last_fit_stopped_from_the_keyboard_has_a_complete_search(monkeypatch):
     imputer = FederatedMatrixImputerCV([2], penalties=3, **QUICK)
-    whole, rounds = clone(imputer), interrupted(client_round, at=None)
-    monkeypatch.setattr(_loop, "client_round", rounds)
+    whole, rounds = clone(imputer), interrupted(LocalClients.round, at=None)
+    monkeypatch.setattr(LocalClients, "round", rounds)
     whole.fit(clients_of("gaussian"))
     rounds.n_calls, rounds.at = 0, rounds.n_calls
     with pytest.warns(ConvergenceWarning) as caught:
@@ -598,13 +597,15 @@ def test_a_path_to_the_last_fit_stopped_from_the_keyboard_has_a_complete_search(
             raise KeyboardInterrupt
         return client_round(*args)
 
+    client_round = LocalClients.round
+
     def begun(imputer, penalty, X, **data):
         if X is cells:  # those of all folds
             left.extend([False] + n_rounds * [True])
         return fit_step(imputer, penalty, X, **data)
 
     cells = clients_of("gaussian")
-    monkeypatch.setattr(_loop, "client_round", interrupted)
+    monkeypatch.setattr(LocalClients, "round", interrupted)
     monkeypatch.setattr(penalty_path, "_fit_step", begun)
     with pytest.warns(ConvergenceWarning, match="The search was complete"):
         imputer.fit(cells)

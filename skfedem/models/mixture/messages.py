@@ -105,9 +105,11 @@ def _assigned_means(rows: ClientRows, model: GaussianMixtureModel, posterior: An
     federation, clients, _ = rows
     sums = np.zeros((len(clients), model.n_statistics))
     for group, block, lengths, weights in read(federation, clients, model.block_rows):
-        features = model.client_features(block, lengths)
         shares = np.ascontiguousarray(posterior(block, lengths, group))
-        sums[group] += model.assigned(shares, features, lengths, weights)
+        # Features are not kept for the next block, as they take most of the memory.
+        sums[group] += model.assigned(
+            shares, model.client_features(block, lengths), lengths, weights
+        )
     return sums / federation.totals_of(clients)[:, None]
 
 

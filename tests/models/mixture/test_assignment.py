@@ -4,14 +4,22 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
 from mixture_models import every_covariance_type, small_model, table
-from skfedem.models.mixture.assignment import sums_of_nearest
+from skfedem._federation import ClientRows, Federation
+from skfedem.models.mixture.messages import statistics_of_nearest
+
+
+def sums_of_nearest(model, centers, federation):
+    """Statistics of each client times its number of rows."""
+    every = np.arange(federation.n_clients)
+    means = statistics_of_nearest(ClientRows(federation, every, every), model, centers)
+    return means * federation.lengths[:, None]
 
 
 @every_covariance_type
 def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
     model, federation = small_model(covariance_type)
     centers = federation.rows[[0, 11, 25]]
-    sums = sums_of_nearest(model, centers, federation.rows, federation.lengths)
+    sums = sums_of_nearest(model, centers, federation)
     distances = ((federation.rows[:, None] - centers) ** 2).sum(axis=2)
     closest = distances.argmin(axis=1)
     pieces = np.split(closest, federation.offsets[1:-1])
@@ -26,7 +34,7 @@ def test_the_nearest_centre_is_that_of_the_rows_own_units(covariance_type):
 def test_a_centre_at_an_outlier_takes_no_digits_from_the_others():
     model, federation = small_model("diag", n_components=4)
     centers = np.concatenate([np.full((1, 3), 1e20), federation.rows[[0, 11, 25]]])
-    sums = sums_of_nearest(model, centers, federation.rows, federation.lengths)
+    sums = sums_of_nearest(model, centers, federation)
     distances = ((federation.rows[:, None] - centers[1:]) ** 2).sum(axis=2)
     expected = np.bincount(1 + distances.argmin(axis=1), minlength=4)
     assert_array_equal(table(model, sums.sum(axis=0))[:, 0], expected)
@@ -40,5 +48,5 @@ def test_rounding_does_not_choose_between_centres_that_are_equally_near(covarian
     rng = np.random.default_rng(0)
     halfway = (one + other) / 2 + rng.normal(size=(50, 2)) @ across
     rows = halfway * (1 + 1e-15 * rng.normal(size=halfway.shape))
-    sums = sums_of_nearest(model, centers, rows, np.array([50]))
+    sums = sums_of_nearest(model, centers, Federation(rows, np.array([0, 50]), np.ones(1)))
     assert_array_equal(table(model, sums)[:, 0], [50, 0])
