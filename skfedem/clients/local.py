@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
+from itertools import groupby
+from operator import add, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from .._federation import (
     ClientRows,
     ClientSizes,
     Federation,
+    MessageBits,
     client_groups,
     fingerprint,
     offsets_of,
@@ -53,14 +56,14 @@ class SetUpMessage(NamedTuple):
     name : str
     n_clients : int
         Number of clients that sent or received it.
-    n_sent, n_received : float
-        Number of floats that each of them sent and received; a mean if messages differ in length.
+    uplink_bits, downlink_bits : int
+        Bits that they sent and received, all together.
     """
 
     name: str
     n_clients: int
-    n_sent: float
-    n_received: float
+    uplink_bits: int
+    downlink_bits: int
 
 
 class _Prepared(NamedTuple):
@@ -202,8 +205,27 @@ class LocalClients:
 
         parts = self._by_block(part, segments, ROWS_OF_A_MEAN, message.__name__)
         terms = [term for own in parts for term in own]
-        self._count(message.__name__, len(every), terms[0].first.size, arguments)
+        uplink_bits = FLOAT_BITS * len(every) * terms[0].first.size
+        self._count(message.__name__, len(every), uplink_bits, arguments)
         return mean_of_terms(terms, segments.shards)
+
+    def sum(
+        self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
+    ) -> FloatArray:
+        """Σ_i m_i over all clients; ``message`` returns the sum over the clients of the rows."""
+        segments = segments_of_all(self.federation.lengths, ROWS_OF_A_MEAN)
+        every = np.arange(self.federation.n_clients)
+        numbered = zip(segments.shards, segments.slices, strict=True)
+        shards = [[own for _, own in shard] for _, shard in groupby(numbered, itemgetter(0))]
+
+        def part(shard: list[slice]) -> Any:
+            rows = (ClientRows(self.federation, every[own], self.ids[own]) for own in shard)
+            return reduce(add, (message(own, *arguments) for own in rows))
+
+        total = reduce(add, self.workers.map(part, shards, message.__name__))
+        uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * len(every) * total.size
+        self._count(message.__name__, len(every), uplink_bits, arguments)
+        return total
 
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
         """Messages of some clients, one by one."""
@@ -214,27 +236,40 @@ class LocalClients:
             return message(rows, *arguments)[0]
 
         answers = self.workers.map(answer, clients.tolist(), message.__name__)
-        size = sum(np.size(own) for own in answers) / max(1, len(answers))
-        self._count(message.__name__, len(answers), size, arguments)
+        uplink_bits = FLOAT_BITS * sum(np.size(own) for own in answers)
+        self._count(message.__name__, len(answers), uplink_bits, arguments)
         return answers
+
+    def gather(
+        self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
+    ) -> Any:
+        """Messages of all clients in order, in an array or a sparse one."""
+        every = np.arange(self.federation.n_clients)
+
+        def part(clients: IntArray) -> Any:
+            return message(ClientRows(self.federation, clients, self.ids), *arguments)
+
+        (messages,) = self.workers.map(part, [every], message.__name__)
+        uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * messages.size
+        self._count(message.__name__, len(every), uplink_bits, arguments)
+        return messages
 
     def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
         """Count numbers that all clients, or so many, receive."""
         n_clients = self.federation.n_clients if n_clients is None else n_clients
-        self.messages.append(SetUpMessage(name, n_clients, 0, n_numbers))
+        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
 
     def _count(
-        self, name: str, n_clients: int, n_numbers: float, arguments: tuple[Any, ...]
+        self, name: str, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
     ) -> None:
         told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
-        self.messages.append(SetUpMessage(name, n_clients, n_numbers, told))
+        downlink_bits = FLOAT_BITS * n_clients * told
+        self.messages.append(SetUpMessage(name, n_clients, uplink_bits, downlink_bits))
 
     def bits(self, first: int = 0) -> tuple[int, int]:
         """Bits that clients sent and received in messages of the set-up, from one of them on."""
         new = self.messages[first:]
-        sent = sum(round(own.n_clients * own.n_sent) for own in new)
-        received = sum(round(own.n_clients * own.n_received) for own in new)
-        return FLOAT_BITS * sent, FLOAT_BITS * received
+        return sum(own.uplink_bits for own in new), sum(own.downlink_bits for own in new)
 
     def mean_field(
         self, model: Model, parameters: Parameters, reference: Any, *, initial: bool = False
