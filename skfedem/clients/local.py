@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._client_vectors import as_slice
+from .._client_vectors import as_slice, row_indices
 from .._federation import (
     ClientMessage,
     ClientRows,
@@ -20,7 +20,6 @@ from .._federation import (
     client_groups,
     fingerprint,
     offsets_of,
-    positions_of,
 )
 from .._history import FLOAT_BITS
 from .._parallel import Workers
@@ -151,7 +150,7 @@ class LocalClients:
         solver, indices = self.solver, []
         for name in self.states._fields:
             if name in solver.per_row:
-                indices.append(_rows_of(self.federation, clients))
+                indices.append(row_indices(self.federation.offsets, clients))
             else:
                 indices.append(numbers if name in solver.per_client else own)
         states = type(self.states)(
@@ -328,11 +327,3 @@ class LocalClients:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Replace controls and states by saved ones."""
         self.controls, self.states = saved["controls"], saved["states"]
-
-
-def _rows_of(federation: Federation, clients: IntArray) -> slice | IntArray:
-    """Indices of the rows of some clients."""
-    group = as_slice(clients)
-    if isinstance(group, slice):
-        return slice(int(federation.offsets[group.start]), int(federation.offsets[group.stop]))
-    return positions_of(federation.offsets[clients], federation.lengths_of(clients))
