@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._client_vectors import as_slice, row_indices
+from .._client_vectors import ClientVectors, as_slice, row_indices
 from .._federation import (
     ClientMessage,
     ClientRows,
@@ -137,7 +137,8 @@ class LocalClients:
         first, last = segments.slices[block][0].start, segments.slices[block][-1].stop
         group, own, indices = self._group(active[first:last])
         message, controls, states = client_half(self.solver, self.task, broadcast, group)
-        terms = self._terms(group.clients, message.quantized, first, segments.slices[block])
+        slices = segments.slices[block]
+        terms = self._terms(self.vectors, group.clients, message.quantized, first, slices)
         prepared = _Prepared((own, controls), list(zip(indices, states, strict=True)))
         without_vectors = message._replace(quantized=np.empty(0), sent=np.empty(0))
         return without_vectors, terms, prepared
@@ -161,14 +162,19 @@ class LocalClients:
         return group, own, indices
 
     def _terms(
-        self, clients: IntArray, vectors: FloatArray, first: int, slices: list[slice]
+        self,
+        layout: ClientVectors,
+        clients: IntArray,
+        vectors: FloatArray,
+        first: int,
+        slices: list[slice],
     ) -> list[FloatArray]:
         """Weighted sums of the segments of a block, whose first client has the number ``first``."""
         segments = [slice(own.start - first, own.stop - first) for own in slices]
         weights = self.federation.weights[clients]
         return [
-            self.vectors.weighted(weights[own], clients[own], vectors[at])
-            for own, at in zip(segments, self.vectors.split(clients, segments), strict=True)
+            layout.weighted(weights[own], clients[own], vectors[at])
+            for own, at in zip(segments, layout.split(clients, segments), strict=True)
         ]
 
     def _weighted(self, clients: IntArray, parts: list[Any], nothing: float = np.nan) -> Any:
@@ -274,7 +280,7 @@ class LocalClients:
         self, model: Model, parameters: Parameters, reference: Any, *, initial: bool = False
     ) -> tuple[FloatArray, float]:
         """h(Ŝ) and the mean log-likelihood, from all rows; V_i := h_i(Ŝ) if ``initial``."""
-        federation, vectors = self.federation, model.vectors(self.federation)
+        federation, layout = self.federation, model.vectors(self.federation)
         every = np.arange(federation.n_clients)
         segments = segments_of_all(federation.lengths, model.block_rows)
 
@@ -285,14 +291,14 @@ class LocalClients:
             estimate = model.all_rows(federation, parameters, clients)
             fields = estimate.statistics - reference
             if initial:
-                self.controls[vectors.indices(clients)] = fields
+                self.controls[layout.indices(clients)] = fields
             assert estimate.log_likelihood is not None  # all rows were read
-            return self._terms(clients, fields, first, slices), estimate.log_likelihood
+            return self._terms(layout, clients, fields, first, slices), estimate.log_likelihood
 
         parts = self._by_block(part, segments, model.block_rows, "evaluation")
         terms = [term for own, _ in parts for term in own]
         log_likelihood = self._weighted(every, [own for _, own in parts])
-        return vectors.total(every, terms, segments.shards), float(log_likelihood)
+        return layout.total(every, terms, segments.shards), float(log_likelihood)
 
     def control(self) -> FloatArray:
         """V = Σ_i w_i V_i."""
@@ -300,7 +306,7 @@ class LocalClients:
         segments = segments_of_all(self.federation.lengths, self.task.model.block_rows)
         if not self.task.has_controls:
             return self.vectors.total(every[:0], [], [])
-        terms = self._terms(every, self.controls, 0, segments.slices)
+        terms = self._terms(self.vectors, every, self.controls, 0, segments.slices)
         return self.vectors.total(every, terms, segments.shards)
 
     def _by_block(
