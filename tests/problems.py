@@ -18,6 +18,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import literal_imputation as oracle
+from low_rank_cells import model_of_cells
 from populations import (
     linear_log_likelihoods,
     linear_model,
@@ -34,7 +35,7 @@ from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, Start
 from skfedem.models.matrix.families import FAMILIES
 from skfedem.models.matrix.main_effects import LEAST_PENALTY
-from skfedem.models.matrix.start import low_rank_model, start_run
+from skfedem.models.matrix.start import start_run
 from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
 from skfedem.models.mixed_effects.subjects import pack
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
@@ -143,7 +144,7 @@ def stack_cells(clients, weights):
         np.concatenate([client.counts for client in clients]).astype(float),
     )
     offsets = np.cumsum([0] + [len(client.rows) for client in clients])
-    return Federation(Cells(*columns).with_positions(LOW_RANK_SHAPE[1]), offsets, weights)
+    return Federation(Cells(*columns), offsets, weights)
 
 
 # ---- models
@@ -326,7 +327,7 @@ def low_rank_case(family):
         federation = stack_cells([clients[k] for k in order], WEIGHTS[order])
         base = [FAMILIES[family].log_base_measure(clients[k].values).sum() for k in order]
         imputer = FederatedMatrixImputer(3, family=family, penalty=penalty, effects_penalty=0.0)
-        model = low_rank_model(imputer, federation, LOW_RANK_SHAPE, np.array(base))
+        model = model_of_cells(imputer, federation, LOW_RANK_SHAPE, np.array(base))
         return model, federation
 
     def criterion(parameters):
@@ -334,7 +335,7 @@ def low_rank_case(family):
 
     model, federation = reordered(np.arange(len(clients)))
     thetas = [theta_of_rank_2(LOW_RANK_SHAPE, seed) for seed in range(4)]
-    starts = tuple(start_run(model, federation, theta) for theta in thetas)
+    starts = tuple(start_run(model, theta) for theta in thetas)
     parameters = tuple(start.parameters for start in starts)
     return ModelCase(model, federation, parameters, starts, criterion, reordered)
 

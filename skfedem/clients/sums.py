@@ -15,7 +15,7 @@ from .._typing import FloatArray, IntArray
 MOST_SHARDS = 16
 # ... which have at least as many rows as this many blocks of an E-step.
 _BLOCKS_OF_A_SHARD = 4
-# Number of rows that a mean reads at once.
+# Number of rows that a mean or a sum reads at once.
 ROWS_OF_A_MEAN = 2**15
 
 

@@ -16,11 +16,12 @@ from .._data.by_client import by_client
 from .._data.clients import read_clients, read_rows
 from .._data.features import store
 from .._data.rows import sum_of_rows
-from .._history import FLOAT_BITS
 from .._messages import repr_of
+from .._parallel import Workers
 from .._parameters import check_number, check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
+from ..clients.local import LocalClients
 from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_for_products, pooled_moments
 
@@ -174,7 +175,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         _check_n_components(self.n_components)
         checked = unfitted(self)
         federation, ids, _ = read_clients(checked, X, clients)
-        n_samples, n_features = federation.rows.shape
+        n_samples, n_features = federation.n_samples, checked.n_features_in_
         if n_samples < 2:
             raise ValueError(
                 "Expected at least 2 rows of all clients together, got n_samples=1: one row has no "
@@ -186,12 +187,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 f"Expected n_components <= min(n_samples, n_features) = {largest}, got "
                 f"{self.n_components}. Use fewer components."
             )
-        moments = pooled_moments(federation, scatter="products")
+        with Workers(1) as workers:
+            local = LocalClients(federation, workers)
+            moments = pooled_moments(local, n_features, scatter="products")
         variances, axes = _principal_axes(moments.scatter / (n_samples - 1))
         variances, total = variances[:largest], variances[:largest].sum()
         shares = variances / total if total > 0 else np.zeros(largest)
         size = _n_components(self.n_components, shares)
-        numbers = n_features * (1 + size) + size * int(self.whiten)
+        local.tell("mean and components", n_features * (1 + size) + size * int(self.whiten))
+        uplink_bits, downlink_bits = local.bits()
         store(
             self,
             fitted_clients(checked, ids),
@@ -204,8 +208,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             noise_variance_=float(variances[size:].mean()) if size < largest else 0.0,
             n_components_=size,
             n_samples_=n_samples,
-            uplink_bits_=moments.uplink_bits,
-            downlink_bits_=moments.downlink_bits + FLOAT_BITS * len(ids) * numbers,
+            uplink_bits_=uplink_bits,
+            downlink_bits_=downlink_bits,
         )
         return self
 

@@ -14,11 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from .._data.by_client import by_client
 from .._data.clients import read_clients, read_rows
 from .._data.features import store
-from .._history import FLOAT_BITS
 from .._messages import warn
+from .._parallel import Workers
 from .._parameters import check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
+from ..clients.local import LocalClients
 from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_of_sums, only_counts, pooled_moments
 
@@ -144,17 +145,21 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         check_switch("with_std", self.with_std)
         checked = unfitted(self)
         federation, ids, _ = read_clients(checked, X, clients, allow_nan=True)
-        if self.with_mean or self.with_std:
-            moments = pooled_moments(federation, scatter="squares" if self.with_std else None)
-        else:
-            moments = only_counts(federation)
+        d = checked.n_features_in_
+        with Workers(1) as workers:
+            local = LocalClients(federation, workers)
+            if self.with_mean or self.with_std:
+                moments = pooled_moments(local, d, scatter="squares" if self.with_std else None)
+            else:
+                moments = only_counts(local, d)
+        local.tell("mean and scale", d * (int(self.with_mean) + int(self.with_std)))
+        uplink_bits, downlink_bits = local.bits()
         variance = scale = None
         if self.with_std:
             variance = moments.scatter / np.maximum(moments.counts, 1)
             constant = _is_constant(variance, moments.mean)
             scale = np.where(constant, 1.0, np.sqrt(variance))
         counts = moments.counts
-        n_numbers = federation.rows.shape[1] * (int(self.with_mean) + int(self.with_std))
         store(
             self,
             fitted_clients(checked, ids),
@@ -163,8 +168,8 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             var_=variance,
             scale_=scale,
             n_samples_seen_=int(counts[0]) if (counts == counts[0]).all() else counts,
-            uplink_bits_=moments.uplink_bits,
-            downlink_bits_=moments.downlink_bits + FLOAT_BITS * len(ids) * n_numbers,
+            uplink_bits_=uplink_bits,
+            downlink_bits_=downlink_bits,
         )
         unseen = np.flatnonzero(counts == 0)
         if len(unseen):
