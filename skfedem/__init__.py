@@ -5,25 +5,36 @@ from typing import TYPE_CHECKING
 
 from skfedem.impute import FederatedMatrixImputer
 from skfedem.impute_cv import FederatedMatrixImputerCV
+from skfedem.mixed_effects import FederatedNonlinearMixedEffects
 from skfedem.mixture import FederatedGaussianMixture
 
 __all__ = [
     "FederatedGaussianMixture",
     "FederatedMatrixImputer",
     "FederatedMatrixImputerCV",
+    "FederatedNonlinearMixedEffects",
     "__version__",
 ]
 
 __version__ = "0.1.0"
 
 # Documented modules, imported when first asked for, as scikit-learn's are.
-_MODULES = ("compression", "datasets", "inspection", "participation", "preprocessing", "theory")
+_MODULES = (
+    "compression",
+    "datasets",
+    "inspection",
+    "participation",
+    "pharmacokinetics",
+    "preprocessing",
+    "theory",
+)
 
 if TYPE_CHECKING:
     from skfedem import compression as compression
     from skfedem import datasets as datasets
     from skfedem import inspection as inspection
     from skfedem import participation as participation
+    from skfedem import pharmacokinetics as pharmacokinetics
     from skfedem import preprocessing as preprocessing
     from skfedem import theory as theory
 else:

@@ -90,10 +90,7 @@ class RaggedLayout(NamedTuple):
         return np.zeros(int(self.offsets[-1]))
 
     def indices(self, clients: IntArray) -> slice | IntArray:
-        group = as_slice(clients)
-        if isinstance(group, slice):
-            return slice(int(self.offsets[group.start]), int(self.offsets[group.stop]))
-        return positions_of(self.offsets[clients], self.lengths(clients))
+        return row_indices(self.offsets, clients)
 
     def submask(self, clients: IntArray, chosen: BoolArray) -> slice | BoolArray:
         return slice(None) if chosen.all() else np.repeat(chosen, self.lengths(clients))
@@ -135,6 +132,14 @@ def as_slice(clients: IntArray) -> slice | IntArray:
     """Slice of adjacent clients, which avoids copies; other clients are returned unchanged."""
     first, last = int(clients[0]), int(clients[-1])
     return slice(first, last + 1) if last - first + 1 == len(clients) else clients
+
+
+def row_indices(offsets: IntArray, clients: IntArray) -> slice | IntArray:
+    """Indices of the rows of some clients; a slice if the clients are adjacent."""
+    group = as_slice(clients)
+    if isinstance(group, slice):
+        return slice(int(offsets[group.start]), int(offsets[group.stop]))
+    return positions_of(offsets[clients], offsets[clients + 1] - offsets[clients])
 
 
 def sum_by_shard(terms: list[FloatArray], shards: list[int]) -> FloatArray:

@@ -157,6 +157,10 @@ ClientMessage = Callable[..., Any]
 """A named function of ``ClientRows`` and further arguments: one message per client."""
 
 
+MessageBits = Callable[[Any], int]
+"""Length in bits of all messages, from what the server received, unless all are doubles."""
+
+
 class SetUp(Protocol):
     """What a server may ask of clients before the first round; each message has a name and size."""
 
@@ -167,8 +171,18 @@ class SetUp(Protocol):
     def mean(self, message: ClientMessage, *arguments: Any) -> FloatArray:
         """Σ_i w_i m_i over all clients, relative to m_0: equal messages have an exact mean."""
 
+    def sum(
+        self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
+    ) -> FloatArray:
+        """Σ_i m_i over all clients; ``message`` returns the sum over the clients of the rows."""
+
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
         """Messages of some clients, one by one."""
+
+    def gather(
+        self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
+    ) -> Any:
+        """Messages of all clients in order, in an array or a sparse one."""
 
     def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
         """Count numbers that all clients, or so many, receive."""

@@ -11,12 +11,13 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array
 
 from ._compat import parameter_names
-from ._messages import repr_of
-from ._typing import FloatArray
+from ._messages import label_repr, repr_of, warn
+from ._typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs  # in typing from Python 3.13 on
@@ -185,6 +186,55 @@ def check_rank(name: str, rank: int | None, shape: tuple[int, int]) -> None:
             f"Expected {name} <= min(n_rows, n_columns), got {rank} for a matrix of shape {shape} "
             f"(n_samples = {shape[0]}, n_features = {shape[1]}). Use a smaller rank, or None for "
             "no bound."
+        )
+
+
+def check_enough_rows(n_samples: int, n_components: int) -> None:
+    """Raise if there are fewer rows than components."""
+    if n_samples < n_components:
+        raise ValueError(
+            f"Expected n_samples >= n_components, got n_samples = {n_samples} and n_components = "
+            f"{n_components}. Use fewer components or more rows."
+        )
+
+
+def check_minibatches(
+    estimator: BaseEstimator,
+    lengths: IntArray,
+    ids: NDArray[Any],
+    what: str,
+    *,
+    weighted: bool = False,
+) -> None:
+    """Raise if some client cannot draw minibatches without replacement.
+
+    Warn if minibatches with replacement are larger than the data of every client. ``what`` is the
+    plural noun for the ``lengths`` of clients, and ``weighted`` whether these have weights.
+    """
+    batch_size = estimator.batch_size
+    if batch_size is None:
+        return
+    if estimator.replacement:
+        if batch_size > lengths.max():
+            warn(
+                f"batch_size={batch_size} is more {what} than any client has (at most "
+                f"{lengths.max()}). Use batch_size=None, which reads each of them once.",
+                UserWarning,
+            )
+        return
+    if weighted:
+        raise ValueError(
+            f"Expected replacement=True with batch_size={batch_size} and a sample_weight, got "
+            f"False: {what} are drawn in proportion to their weights. Use replacement=True, or "
+            "batch_size=None."
+        )
+    too_short = np.flatnonzero(lengths < batch_size)
+    if len(too_short):
+        first = too_short[0]
+        raise ValueError(
+            f"Expected batch_size={batch_size} {what} for every client with replacement=False, "
+            f"got {lengths[first]} for client {label_repr(ids[first])}. Use replacement=True, or a "
+            f"batch_size of at most {lengths.min()}."
         )
 
 

@@ -52,12 +52,12 @@ class JoinedRows:
         """Copy of rows by position; fast if consecutive ``positions`` are in the same table."""
         owners = np.searchsorted(self.offsets, positions, side="right") - 1
         taken = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
-        within = positions - self.offsets[owners]
+        indices = positions - self.offsets[owners]
         cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
         for k, (start, stop) in zip(
             owners[cuts[:-1]].tolist(), pairwise(cuts.tolist()), strict=True
         ):
-            taken[start:stop] = take_rows(self.tables[k], within[start:stop])
+            taken[start:stop] = take_rows(self.tables[k], indices[start:stop])
         return taken
 
 
@@ -100,21 +100,21 @@ Rows = NDArray[Any] | JoinedRows | ReorderedRows
 
 
 def in_blocks(
-    rows: Rows, n_rows: int, answer: Callable[[NDArray[Any]], NDArray[Any]]
+    rows: Rows, n_rows: int, function: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> NDArray[Any]:
-    """Apply ``answer``, which returns a row or a number for each row, to blocks of rows.
+    """Apply a function, which returns a row or a number for each row, to blocks of rows.
 
     The results for all blocks have the same type.
     """
-    first = answer(rows[:n_rows])
+    first = function(rows[:n_rows])
     if len(rows) <= n_rows:
         return first
     # Preallocated: concatenating blocks would need twice the memory.
-    answers = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
-    answers[:n_rows] = first
+    results = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+    results[:n_rows] = first
     for start in range(n_rows, len(rows), n_rows):
-        answers[start : start + n_rows] = answer(rows[start : start + n_rows])
-    return answers
+        results[start : start + n_rows] = function(rows[start : start + n_rows])
+    return results
 
 
 def precision_of(rows: Rows) -> np.dtype[Any]:

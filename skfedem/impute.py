@@ -10,16 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
+from ._data.cells import CellData, read_cells
+from ._data.features import features_of, store
+from ._data.frame_labels import fit_labels
+from ._data.matrices import holds_clients
 from ._federation import Federation
-from ._imputer.fitted import FittedMatrix, tags_of_matrices
+from ._imputer.imputation import FittedMatrix, tags_of_matrices
 from ._imputer.warnings import warn_of_fit
-from ._input.cells import CellData, check_cells
-from ._input.clients import check_minibatches, features_of, store
-from ._input.matrices import holds_clients
-from ._input.table_labels import fit_labels
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
+    check_minibatches,
     check_number,
     check_rank,
     check_switch,
@@ -403,7 +404,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         """
         self._check_parameters()
         settings = in_python_numbers(unfitted(self))
-        data = check_cells(settings, X, clients, shape=shape, family=FAMILIES[self.family])
+        data = read_cells(settings, X, clients, shape=shape, family=FAMILIES[self.family])
         check_rank("rank", self.rank, data.shape)
         ids = data.ids[data.observers]
         federation = cell_federation(data, self.client_weights)
@@ -417,7 +418,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             observers = LocalClients(federation, workers)
             digest = observers.fingerprint() if self.warm_start else ""
             base_measures = data.log_base_measure[data.observers]
-            model = low_rank_model(settings, federation, data.shape, base_measures)
+            model = low_rank_model(settings, observers, data.shape, base_measures)
             problem = federated_problem(settings, model, federation.sizes, seed)
             start = self._start(model, problem, observers, ids, theta, digest)
             tasks = task.begin_start(
@@ -464,13 +465,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         digest: str,
     ) -> Start:
         """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
-        federation, memory = observers.federation, getattr(self, "_memory", None)
-        totals = federation.totals
+        totals, memory = observers.federation.totals, getattr(self, "_memory", None)
         if theta is not None and memory and same_rows(memory, totals, ids, digest):
-            start = start_again(model, federation, memory.model, memory.server, theta)
+            observers.messages.clear()  # the server knows these cells already
+            start = start_again(model, memory.model, memory.server, theta)
             observers.join(SOLVERS[self.solver], problem.task)
             return continued(memory, self.solver, problem, observers, start, totals, ids, digest)
-        return start_run(model, federation, theta)
+        return start_run(model, theta).after(*observers.bits())
 
     def _known(
         self,
@@ -518,7 +519,7 @@ def _outcome(
     # Divided by the root of the number of visits, so that many visits alone do not look like drift.
     assert result.clients is not None  # the run has ended
     if result.clients["controls"].size:
-        squares = result.clients["controls"] ** 2 / federation.rows.counts
+        squares = result.clients["controls"] ** 2 / cells.counts
         sums = np.add.reduceat(squares, federation.offsets[:-1])
         drift[cells.observers] = np.sqrt(federation.lengths * sums)
     return {

@@ -12,9 +12,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 
-from ._imputer.fitted import tags_of_matrices
-from ._input.cells import check_cells
-from ._input.clients import features_of, store
+from ._data.cells import read_cells
+from ._data.features import features_of, store
+from ._imputer.imputation import tags_of_matrices
 from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_search.fitted_search import FittedSearch
@@ -316,7 +316,7 @@ class FederatedMatrixImputerCV(FittedSearch):
         with collect_warnings():
             grid = self._checked_grid()
             (seed,) = seeds_of_runs(self.random_state, 1)
-            cells = check_cells(
+            cells = read_cells(
                 clone(self),
                 X,
                 clients,

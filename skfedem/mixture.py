@@ -11,23 +11,18 @@ from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._client_vectors import DenseLayout
-from ._input.clients import (
-    check_clients,
-    check_columns_of_fit,
-    check_enough_rows,
-    check_minibatches,
-    federation_of,
-    first_table,
-    store,
-)
-from ._input.sample_weight import without_equal_weights
-from ._mixture.fitted import FittedMixture
+from ._data.clients import read_clients
+from ._data.features import check_columns_of_fit, store
+from ._data.tables import first_table
 from ._mixture.outcome import so_far_fitted, warn_of_fit
+from ._mixture.partial_fit import first_call, next_call, read_call
+from ._mixture.prediction import FittedMixture
 from ._mixture.runs import best_run, new_runs, next_run
-from ._mixture.stream import first_call, next_call, read_call
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
+    check_enough_rows,
+    check_minibatches,
     check_number,
     check_switch,
     in_python_numbers,
@@ -57,7 +52,7 @@ from .clients.local import LocalClients
 from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
 from .models.mixture.covariances import COVARIANCES
-from .models.mixture.given import check_start
+from .models.mixture.initial_parameters import check_initial_parameters
 from .solvers._fit_task import FitTask
 from .solvers._fitted_state import FittedState, at_average, fitted_state
 from .solvers._from_parameters import check_federated_parameters
@@ -430,12 +425,20 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         memory = self._last_memory() if self.warm_start else None
         if memory is not None:
             check_columns_of_fit(self, X)
-        data = check_clients(settings, X, clients, sample_weight)
-        data, row_weight = without_equal_weights(data)
-        check_enough_rows(data, settings.n_components)
-        federation = federation_of(data, self.client_weights)
-        check_minibatches(settings, federation.lengths, data.ids, "rows", data.sample_weight)
-        given = check_start(settings, settings.n_features_in_, warm=memory is not None)
+        federation, ids, row_weight = read_clients(
+            settings,
+            X,
+            clients,
+            sample_weight,
+            client_weights=self.client_weights,
+            drop_equal_weights=True,
+        )
+        check_enough_rows(federation.n_samples, settings.n_components)
+        weighted = federation.sample_weight is not None
+        check_minibatches(settings, federation.lengths, ids, "rows", weighted=weighted)
+        initial = check_initial_parameters(
+            settings, settings.n_features_in_, warm=memory is not None
+        )
         seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
         self._check_one_run(resume_from, len(seeds))
         task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
@@ -444,18 +447,18 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
             # Control variates are valid for other rows too, and FedEM's clients keep nothing else.
             digest = "" if settings.solver == "fedem" else local.fingerprint()
             if memory is None:
-                problem, start = new_runs(settings, local, given)
+                problem, start = new_runs(settings, local, initial)
             else:
                 memory = at_average(memory)
                 problem, start = next_run(
-                    settings, data.ids, federation.totals, local, given, memory, digest
+                    settings, ids, federation.totals, local, initial, memory, digest
                 )
 
             model: Any = problem.model  # a GaussianMixtureModel
 
             def so_far(run: RunState) -> dict[str, Any]:
                 fitted = so_far_fitted(model, run.server, run.n_rounds, settings)
-                return {**fitted, "n_clients_": len(data.ids), "client_ids_": data.ids.copy()}
+                return {**fitted, "n_clients_": len(ids), "client_ids_": ids.copy()}
 
             best = best_run(
                 settings,
@@ -466,7 +469,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
                 resume_from,
                 lambda: task.begin_start(so_far),
             )
-        after = fitted_state(data.ids, federation.totals, settings.solver, problem, best, digest)
+        after = fitted_state(ids, federation.totals, settings.solver, problem, best, digest)
         after = after._replace(row_weight=row_weight)
         history = {**best.history.as_dict(), "weights": np.array(best.trace)}
         criteria = best.criteria("log_likelihood")
@@ -566,24 +569,27 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         settings = in_python_numbers(unfitted(self))
         memory = self._last_memory()
         check_columns_of_fit(self, X)  # if there was one
-        data = check_clients(settings, X, clients, sample_weight)
+        federation, ids, _ = read_clients(
+            settings, X, clients, sample_weight, client_weights=self.client_weights
+        )
         if memory is None:
             # This call defines the features, and all of its clients are new.
             checked, n_known, criteria = settings, 0, []
-            check_enough_rows(data, settings.n_components)
+            check_enough_rows(federation.n_samples, settings.n_components)
         else:
             checked, n_known, criteria = self, len(memory.ids), self.lower_bounds_
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
-        given = check_start(settings, settings.n_features_in_, warm=memory is not None)
-        federation = federation_of(data, self.client_weights)
+        initial = check_initial_parameters(
+            settings, settings.n_features_in_, warm=memory is not None
+        )
         with Workers(self.n_jobs) as workers:
             if memory is None:
-                beginning = first_call(settings, data.ids, federation, given, workers)
+                beginning = first_call(settings, ids, federation, initial, workers)
             else:
                 beginning = next_call(
-                    settings, data.ids, federation, given, memory, workers, self.history_
+                    settings, ids, federation, initial, memory, workers, self.history_
                 )
-            after, history, unseen = read_call(settings, beginning, data.ids, workers)
+            after, history, unseen = read_call(settings, beginning, ids, workers)
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.
         # If no client answered the first call, there is only that of its start.
         criteria = [*criteria, *unseen] or history["log_likelihood"][:1].tolist()

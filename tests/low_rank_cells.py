@@ -71,7 +71,13 @@ def federate(rows, columns, values, owners, client_weights="n_samples"):
         # Of the means over cells, in which a cell seen twice counts twice.
         weights = lengths / np.bincount(distinct // (SHAPE[0] * SHAPE[1]), counts)
         weights /= weights.sum()
-    return Federation(cells.with_positions(SHAPE[1]), offsets_of(lengths), weights)
+    return Federation(cells, offsets_of(lengths), weights)
+
+
+def model_of_cells(imputer, federation, shape, base_measures):
+    """Model of an imputer, from what the observers send before the first round."""
+    with Workers(1) as workers:
+        return low_rank_model(imputer, LocalClients(federation, workers), shape, base_measures)
 
 
 def problem_of(
@@ -90,7 +96,7 @@ def problem_of(
         effects_penalty=0.0,
         step_size="auto" if adaptive else 1.0,
     )
-    model = low_rank_model(imputer, federation, SHAPE, base)
+    model = model_of_cells(imputer, federation, SHAPE, base)
     compressor = Identity() if compressor is None else compressor
     omega = float(np.max(compressor.omega_for(model.message_lengths(federation.sizes))))
     if n_inner is None:
@@ -134,7 +140,7 @@ def fitted(problem, federation, *, solver=FEDEM, step_size=None, max_iter=3000, 
     with Workers() as workers:
         clients = LocalClients(federation, workers)
         clients.join(solver, problem.task)
-        start = start_run(problem.model, federation)
+        start = start_run(problem.model)
         return run(solver, problem, start, options, clients, lambda row: None)
 
 

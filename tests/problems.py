@@ -18,6 +18,14 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import literal_imputation as oracle
+from low_rank_cells import model_of_cells
+from populations import (
+    linear_log_likelihoods,
+    linear_model,
+    linear_parameters,
+    linear_subjects,
+    means_of,
+)
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._federation import Federation, offsets_of, positions_of, sample_weight_of
 from skfedem._parallel import Workers
@@ -27,8 +35,9 @@ from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, RowModel, Start
 from skfedem.models.matrix.families import FAMILIES
 from skfedem.models.matrix.main_effects import LEAST_PENALTY
-from skfedem.models.matrix.start import low_rank_model, start_run
+from skfedem.models.matrix.start import start_run
 from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
+from skfedem.models.mixed_effects.subjects import pack
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.parameters import in_row_units
 from skfedem.models.mixture.units import standard_units
@@ -135,7 +144,7 @@ def stack_cells(clients, weights):
         np.concatenate([client.counts for client in clients]).astype(float),
     )
     offsets = np.cumsum([0] + [len(client.rows) for client in clients])
-    return Federation(Cells(*columns).with_positions(LOW_RANK_SHAPE[1]), offsets, weights)
+    return Federation(Cells(*columns), offsets, weights)
 
 
 # ---- models
@@ -318,7 +327,7 @@ def low_rank_case(family):
         federation = stack_cells([clients[k] for k in order], WEIGHTS[order])
         base = [FAMILIES[family].log_base_measure(clients[k].values).sum() for k in order]
         imputer = FederatedMatrixImputer(3, family=family, penalty=penalty, effects_penalty=0.0)
-        model = low_rank_model(imputer, federation, LOW_RANK_SHAPE, np.array(base))
+        model = model_of_cells(imputer, federation, LOW_RANK_SHAPE, np.array(base))
         return model, federation
 
     def criterion(parameters):
@@ -326,9 +335,23 @@ def low_rank_case(family):
 
     model, federation = reordered(np.arange(len(clients)))
     thetas = [theta_of_rank_2(LOW_RANK_SHAPE, seed) for seed in range(4)]
-    starts = tuple(start_run(model, federation, theta) for theta in thetas)
+    starts = tuple(start_run(model, theta) for theta in thetas)
     parameters = tuple(start.parameters for start in starts)
     return ModelCase(model, federation, parameters, starts, criterion, reordered)
+
+
+def mixed_effects_case(is_full):
+    """Row of ``MODELS``: lines with random effects, of which a covariate acts on one."""
+    subjects = linear_subjects(sum(LENGTHS))
+    federation = stack(np.split(pack(subjects), np.cumsum(LENGTHS)[:-1]), WEIGHTS)
+    constants = means_of(subjects, np.repeat(WEIGHTS / federation.lengths, federation.lengths))
+    model = linear_model(subjects, constants, is_full)
+    return row_model_case(
+        model,
+        federation,
+        tuple(linear_parameters(model, seed) for seed in range(4)),
+        lambda parameters: linear_log_likelihoods(federation.rows, model, parameters),
+    )
 
 
 MODELS = {
@@ -340,6 +363,8 @@ MODELS = {
     "low-rank-gaussian": lambda: low_rank_case("gaussian"),
     "low-rank-poisson": lambda: low_rank_case("poisson"),
     "low-rank-bernoulli": lambda: low_rank_case("bernoulli"),
+    "mixed-effects-diag": lambda: mixed_effects_case(is_full=False),
+    "mixed-effects-full": lambda: mixed_effects_case(is_full=True),
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skfedem import FederatedMatrixImputer
-from skfedem._input.cells import check_cells
+from skfedem._data.cells import read_cells
 from skfedem.models.matrix.families import FAMILIES
 
 SHAPE = (14, 9)
@@ -31,7 +31,7 @@ def clients_of(family="gaussian", n_clients=4, share=0.35, seed=0):
 
 def observed_by(clients, family="gaussian"):
     imputer = FederatedMatrixImputer(effects="none")
-    return check_cells(imputer, clients, family=FAMILIES[family], keep_observations=True)
+    return read_cells(imputer, clients, family=FAMILIES[family], keep_observations=True)
 
 
 class Recorder(FederatedMatrixImputer):

@@ -233,7 +233,7 @@ def test_small_arrays_are_answered_as_each_alone(method):
 def test_answers_in_blocks_of_rows(method, monkeypatch):
     gm = FederatedGaussianMixture(**EXACT).fit(CLIENTS)
     whole = getattr(gm, method)(X)
-    monkeypatch.setattr("skfedem._mixture.fitted._BLOCK", 3 * 7)  # seven rows
+    monkeypatch.setattr("skfedem._mixture.prediction._BLOCK", 3 * 7)  # seven rows
     assert_allclose(getattr(gm, method)(X), whole, rtol=1e-10)
     assert getattr(gm, method)(X[:1]).shape == whole[:1].shape
 

@@ -15,8 +15,8 @@ from skfedem._federation import Federation, offsets_of, weights_of_clients
 from skfedem._random import INITIALISATION, generator
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
-from skfedem.models.mixture.given import Given
-from skfedem.models.mixture.start import standardise
+from skfedem.models.mixture.initial_parameters import InitialParameters
+from skfedem.models.mixture.initialization import standardise
 
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
@@ -69,7 +69,7 @@ def test_random_probabilities_are_each_clients_own(monkeypatch):
     clients = [rng.normal(size=(length, 2)) for length in lengths]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     federation = Federation(np.concatenate(clients), offsets, np.full(6, 1 / 6))
-    model, _ = standardise(FederatedGaussianMixture(3), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(3), federation, InitialParameters())
     expected = 0.0
     for k, rows in enumerate(clients):
         drawn = generator(4, INITIALISATION, position=k << 32)
@@ -86,7 +86,7 @@ def test_random_probabilities_are_each_clients_own(monkeypatch):
 def centroids_sent(client, n_clusters, seed):
     """What one client sends for init_params="kmeans": alone, its centroids are the centres."""
     federation = Federation(client, np.array([0, len(client)]), np.ones(1))
-    model, _ = standardise(FederatedGaussianMixture(n_clusters), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(n_clusters), federation, InitialParameters())
     centers, n_numbers, _ = assignment._CENTERS["kmeans"](model, federation, seed)
     n_sent = n_numbers // (client.shape[1] + 1)
     return centers[:n_sent], n_sent
@@ -196,7 +196,7 @@ def test_a_row_that_a_sample_consists_of_is_not_taken_for_the_mean(monkeypatch):
     client[77] = 5e4
     rows = np.concatenate([client, np.random.default_rng(0).normal(size=(15, 2))])
     federation = Federation(rows, np.array([0, 500, 515]), np.array([0.5, 0.5]))
-    model, _ = standardise(FederatedGaussianMixture(2), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(2), federation, InitialParameters())
     clustered, kmeans = [], assignment._kmeans
 
     def watched(centroids, *arguments, **options):
@@ -272,7 +272,7 @@ def test_centres_that_are_drawn_have_no_spread_where_rows_have_none():
     one = Federation(rows, np.array([0, 2]), np.ones(1))
     for covariance_type in ("full", "diag"):
         estimator = FederatedGaussianMixture(3, covariance_type=covariance_type)
-        model, _ = standardise(estimator, one, Given())
+        model, _ = standardise(estimator, one, InitialParameters())
         assert_allclose(model.units.standard_deviations, rows.std(axis=0), rtol=1e-9, atol=1e-12)
         centers, *_ = assignment._CENTERS["kmeans"](model, one, 0)
         assert_allclose(centers[:, 2], 5.0, rtol=1e-12)
@@ -313,7 +313,7 @@ def test_centroids_count_as_much_as_the_clients_that_send_them(client_weights):
     lengths = np.array([10, 200, 45])
     weights = weights_of_clients(lengths, client_weights)
     federation = Federation(np.concatenate(clients), offsets_of(lengths), weights)
-    model, _ = standardise(FederatedGaussianMixture(1), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(1), federation, InitialParameters())
     centers, *_ = assignment._CENTERS["kmeans"](model, federation, 0)
     # One centroid each: the client's mean.
     means = [rows.mean(axis=0) for rows in clients]
@@ -440,7 +440,7 @@ def test_n_init_keeps_the_best_start(capsys):
 def test_a_given_centre_without_rows_has_a_hundredth_of_the_mean_component():
     rows = np.random.default_rng(0).normal(size=(40, 2))
     federation = Federation(rows, offsets_of([15, 25]), np.array([0.4, 0.6]))
-    model, _ = standardise(FederatedGaussianMixture(2), federation, Given())
+    model, _ = standardise(FederatedGaussianMixture(2), federation, InitialParameters())
     means = np.array([[0.0, 0.0], [99.0, 0.0]])
     statistics, *_ = assignment.assign(model, federation, "kmeans", means, seed=0)
     assert_allclose(model.table(statistics)[:, 0], [0.995, 0.005], rtol=1e-12)

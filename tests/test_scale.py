@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator
 
 from problems import assert_same_fit
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem._data import clients as clients_module
+from skfedem._data.clients import read_clients
+from skfedem._data.labels import group_rows
+from skfedem._data.tables import is_mapped
 from skfedem._federation import ClientRows, Federation, sample_weight_of
-from skfedem._input import clients as input_clients
-from skfedem._input.client_labels import grouped
-from skfedem._input.clients import check_clients
-from skfedem._input.tables import is_mapped
 from skfedem._rows import JoinedRows, ReorderedRows
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.messages import mean_of_rows, second_moment
@@ -113,7 +113,8 @@ def test_a_labelled_file_gives_the_fit_of_a_labelled_array(tmp_path, fit, shuffl
 @pytest.mark.parametrize("n_rows", [127, 128, 129, 255, 256, 257, 2**15, 2**15 + 1])
 def test_rows_of_a_file_are_found_however_many_they_are(tmp_path, n_rows):
     X = np.arange(float(n_rows))[:, None]
-    rows = check_clients(BaseEstimator(), mapped(tmp_path, X), np.arange(n_rows)[::-1]).rows
+    labels = np.arange(n_rows)[::-1]
+    rows = read_clients(BaseEstimator(), mapped(tmp_path, X), labels).federation.rows
     assert isinstance(rows, ReorderedRows)
     assert_array_equal(rows[:n_rows], X[::-1])
 
@@ -148,8 +149,8 @@ def test_a_large_shuffled_array_is_not_held_twice(monkeypatch):
     order = np.random.default_rng(4).permutation(len(LABELS))
     X, labels = np.concatenate(tables())[order], LABELS[order]
     copied = fitted(X, labels, **FITS["minibatch"])
-    monkeypatch.setattr(input_clients, "_LARGEST_COPY", X.nbytes - 1)
-    rows = check_clients(BaseEstimator(), X, labels).rows
+    monkeypatch.setattr(clients_module, "_LARGEST_COPY", X.nbytes - 1)
+    rows = read_clients(BaseEstimator(), X, labels).federation.rows
     assert isinstance(rows, ReorderedRows) and np.shares_memory(rows.table, X)
     assert_same_fit(fitted(X, labels, **FITS["minibatch"]), copied)
 
@@ -189,7 +190,7 @@ def test_rows_in_files_of_those_who_take_part_in_a_stream_are_not_copied(tmp_pat
 
 
 def test_answers_about_a_file_take_no_more_memory_than_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("skfedem._mixture.fitted._BLOCK", 2**16)
+    monkeypatch.setattr("skfedem._mixture.prediction._BLOCK", 2**16)
     X = np.random.default_rng(0).integers(100, size=(400_000, 8), dtype=np.int16)
     file = mapped(tmp_path, X)
     start = {"weights_init": [0.5, 0.5], "means_init": np.tile([[30], [70]], 8)}
@@ -275,9 +276,9 @@ def test_clients_of_integers_become_doubles_once():
     X = np.random.default_rng(0).integers(100, size=(100_000, 8), dtype=np.int16)
     for n_clients in (1, 20):
         clients = np.split(X, n_clients)
-        peak = peak_memory(check_clients, BaseEstimator(), clients)
+        peak = peak_memory(read_clients, BaseEstimator(), clients)
         assert peak < 1.2 * 8 * X.size
-        rows = check_clients(BaseEstimator(), clients).rows
+        rows = read_clients(BaseEstimator(), clients).federation.rows
         assert rows.dtype == np.float64
         assert_array_equal(rows, X)
 
@@ -286,7 +287,7 @@ def test_little_memory_is_needed_beside_labels_and_weights_of_rows():
     n_rows = 400_000
     names = np.array(["a", "b"], dtype=object).repeat(n_rows // 2)
     # Two truth values a row, where labels are compared.
-    assert peak_memory(grouped, names, n_rows) < 2.5 * n_rows
+    assert peak_memory(group_rows, names, n_rows) < 2.5 * n_rows
     weights = np.random.default_rng(0).uniform(0.1, 1, n_rows)
     # Running sums, 8 bytes a row, with powers of two, and with what came before each client.
     peak = peak_memory(sample_weight_of, weights, np.array([0, n_rows // 2, n_rows]))

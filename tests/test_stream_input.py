@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture
-from skfedem._input.clients import store
+from skfedem._data.features import store
 from streams import CLIENTS, GIVEN, OWNERS, X, memory_error, streamed
 
 

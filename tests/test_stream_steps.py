@@ -12,7 +12,7 @@ from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture
 from skfedem.clients.local import LocalClients
 from skfedem.models.mixture.parameters import in_row_units
-from skfedem.models.mixture.stream import for_stream
+from skfedem.models.mixture.stream_moments import for_stream
 from streams import (
     CLIENTS,
     GIVEN,

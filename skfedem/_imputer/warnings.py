@@ -11,9 +11,10 @@ from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 
 from .._compat import row_count
-from .._input.cells import CellData
-from .._input.matrices import holds_clients, is_cell_list
-from .._input.table_labels import label_text
+from .._data.cells import CellData
+from .._data.frame_labels import label_text
+from .._data.matrices import holds_clients
+from .._data.tables import is_client_list
 from .._messages import join_alternatives, label_repr, warn
 from .._parameters import in_python_numbers
 from .._typing import EffectsName, FamilyName, FloatArray, IntArray, MatricesLike, RowsName
@@ -116,7 +117,7 @@ def _warn_of_clients_without_cells(cells: CellData) -> None:
 
 def _warn_of_triplets(X: MatricesLike, cells: CellData) -> None:
     """Warn if complete tables look like triplets (site, month, value) without a ``shape``."""
-    tables = X if is_cell_list(X) else [X]
+    tables = X if is_client_list(X) else [X]
     if cells.shape[1] != 3 or any(map(issparse, tables)):
         return
     if len(cells.columns) != 3 * sum(map(row_count, tables)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._input.clients import features_of
+from .._data.features import features_of
 from .._messages import join_alternatives, warn
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.parameters import in_row_units

@@ -1,6 +1,6 @@
 """Runs of a mixture's ``fit``: new ones, continued ones, and the best of several.
 
-Streams, which have one run that never ends, are in ``stream.py``.
+Streams, which have one run that never ends, are in ``partial_fit.py``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._input.known_labels import find_labels
+from .._data.labels import find_labels
 from .._typing import FilePath, FloatArray, IntArray
 from ..models._base import Start
-from ..models.mixture.given import Given, check_distance_of_rows
-from ..models.mixture.start import (
+from ..models.mixture.initial_parameters import InitialParameters, check_distance_of_rows
+from ..models.mixture.initialization import (
     n_moments_told,
     standardise,
     standardised_again,
@@ -37,18 +37,18 @@ _ROUNDING = 1e-9
 
 
 def new_runs(
-    settings: FederatedGaussianMixture, clients: Clients, given: Given
+    settings: FederatedGaussianMixture, clients: Clients, initial: InitialParameters
 ) -> tuple[Problem, Callable[[Problem], Start]]:
     """Problem of new runs, in the units of these rows, and a function for their starts.
 
     The function returns a ``Start`` for the problem with the seed of a run.
     """
-    model = standardise(settings, clients, given)
+    model = standardise(settings, clients, initial)
     n_common = len(clients.messages)
 
     def start(problem: Problem) -> Start:
         del clients.messages[n_common:]  # those of an earlier start
-        first = start_run(model, clients, settings.init_params, given, problem.task.seed)
+        first = start_run(model, clients, settings.init_params, initial, problem.task.seed)
         return first.after(*clients.bits())
 
     return federated_problem(settings, model, clients.sizes, seed=0), start
@@ -59,7 +59,7 @@ def next_run(
     ids: NDArray[Any],
     totals: IntArray | FloatArray,
     clients: Clients,
-    given: Given,
+    initial: InitialParameters,
     memory: FittedState,
     data: str,
 ) -> tuple[Problem, Callable[[Problem], Start]]:
@@ -68,13 +68,13 @@ def next_run(
     ``data`` is as in ``FittedState``.
     """
     before, server = memory.model, memory.server
-    check_distance_of_rows(before, given, clients, ids)
+    check_distance_of_rows(before, initial, clients, ids)
     clients.messages.clear()
-    model = standardised_again(settings, before, clients, given)
+    model = standardised_again(settings, before, clients, initial)
     n_new = int(np.count_nonzero(find_labels(memory.ids, ids) < 0))
 
     def start(problem: Problem) -> Start:
-        first = start_again(model, clients, before, server, given)
+        first = start_again(model, clients, before, server, initial)
         clients.tell("units", n_moments_told(model), n_new)
         first = first.after(*clients.bits())
         clients.join(SOLVERS[settings.solver], problem.task)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .._cells import distinct_cells
+from .._data.cells import CellData
 from .._federation import offsets_of
-from .._input.cells import CellData
-from .._input.clients import check_minibatches
 from .._messages import error_context
+from .._parameters import check_minibatches
 from .._random import VALIDATION, generator
 from .._typing import BoolArray, FloatArray, IntArray
 from ..solvers._estimator import FederatedEstimator

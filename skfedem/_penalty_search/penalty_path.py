@@ -11,11 +11,12 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from .._input.cells import CellData
+from .._data.cells import CellData
 from .._messages import Advice, collect_warnings, error_context
-from .._parallel import n_workers, single_threaded_libraries
+from .._parallel import Workers, n_workers, single_threaded_libraries
 from .._parameters import is_auto
 from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
+from ..clients.local import LocalClients
 from ..impute import FederatedMatrixImputer
 from ..models.matrix.start import cell_federation, low_rank_model, start_run
 from ..models.matrix.theta import zero_low_rank
@@ -44,13 +45,10 @@ def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
     """
     federation = cell_federation(cells, imputer.client_weights)
     base_measures = cells.log_base_measure[cells.observers]
-    model = low_rank_model(imputer, federation, cells.shape, base_measures)
-    clients = np.arange(federation.n_clients)
-    parameters = start_run(model, federation).parameters
-    residuals = model.all_rows(federation, parameters, clients).statistics
-    vectors = model.vectors(federation)
-    terms = vectors.weighted(federation.weights, clients, residuals)
-    field = vectors.total(clients, [terms], [0])
+    with Workers(1) as workers:
+        clients = LocalClients(federation, workers)
+        model = low_rank_model(imputer, clients, cells.shape, base_measures)
+        field, _ = clients.mean_field(model, start_run(model).parameters, 0.0)
     matrix = model.pooled.support.matrix(model.scale * field)
     low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), matrix, 0.0, 1)
     return float(low_rank.singular_values.sum())

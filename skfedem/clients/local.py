@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
+from itertools import groupby
+from operator import add, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._client_vectors import as_slice
+from .._client_vectors import ClientVectors, as_slice, row_indices
 from .._federation import (
     MOST_CLIENTS,
     ClientMessage,
     ClientRows,
     ClientSizes,
     Federation,
+    MessageBits,
     client_groups,
     fingerprint,
     offsets_of,
-    positions_of,
 )
 from .._history import FLOAT_BITS
 from .._parallel import Workers
@@ -54,14 +56,14 @@ class SetUpMessage(NamedTuple):
     name : str
     n_clients : int
         Number of clients that sent or received it.
-    n_sent, n_received : float
-        Number of floats that each of them sent and received; a mean if messages differ in length.
+    uplink_bits, downlink_bits : int
+        Bits that they sent and received, all together.
     """
 
     name: str
     n_clients: int
-    n_sent: float
-    n_received: float
+    uplink_bits: int
+    downlink_bits: int
 
 
 class _Prepared(NamedTuple):
@@ -101,6 +103,7 @@ class LocalClients:
         """Tell all clients solver and task; their states are those before the first round."""
         self.solver, self.task = solver, task
         self.vectors = task.model.vectors(self.federation)
+        self.shards = shards_of(self.federation.lengths, task.model.block_rows)
         self.controls = np.empty(0)  # frees those of an earlier run
         if task.has_controls:
             self.controls = self.vectors.zeros()
@@ -115,8 +118,7 @@ class LocalClients:
         else:
             n_rows = np.full(len(active), self.task.batch_size)
         block_rows = self.task.model.block_rows
-        shards = shards_of(self.federation.lengths, block_rows)
-        segments = segments_of(active, n_rows, shards, block_rows)
+        segments = segments_of(active, n_rows, self.shards, block_rows)
         half = partial(self._half, broadcast, active, segments)
         parts = self._by_block(half, segments, block_rows, "round")
         messages = [message for message, _, _ in parts]
@@ -138,7 +140,8 @@ class LocalClients:
         first, last = segments.slices[block][0].start, segments.slices[block][-1].stop
         group, own, indices = self._group(active[first:last])
         message, controls, states = client_half(self.solver, self.task, broadcast, group)
-        terms = self._terms(group.clients, message.quantized, first, segments.slices[block])
+        slices = segments.slices[block]
+        terms = self._terms(self.vectors, group.clients, message.quantized, first, slices)
         prepared = _Prepared((own, controls), list(zip(indices, states, strict=True)))
         without_vectors = message._replace(quantized=np.empty(0), sent=np.empty(0))
         return without_vectors, terms, prepared
@@ -151,7 +154,7 @@ class LocalClients:
         solver, indices = self.solver, []
         for name in self.states._fields:
             if name in solver.per_row:
-                indices.append(_rows_of(self.federation, clients))
+                indices.append(row_indices(self.federation.offsets, clients))
             else:
                 indices.append(numbers if name in solver.per_client else own)
         states = type(self.states)(
@@ -162,14 +165,19 @@ class LocalClients:
         return group, own, indices
 
     def _terms(
-        self, clients: IntArray, vectors: FloatArray, first: int, slices: list[slice]
+        self,
+        layout: ClientVectors,
+        clients: IntArray,
+        vectors: FloatArray,
+        first: int,
+        slices: list[slice],
     ) -> list[FloatArray]:
         """Weighted sums of the segments of a block, whose first client has the number ``first``."""
         segments = [slice(own.start - first, own.stop - first) for own in slices]
         weights = self.federation.weights[clients]
         return [
-            self.vectors.weighted(weights[own], clients[own], vectors[at])
-            for own, at in zip(segments, self.vectors.split(clients, segments), strict=True)
+            layout.weighted(weights[own], clients[own], vectors[at])
+            for own, at in zip(segments, layout.split(clients, segments), strict=True)
         ]
 
     def _weighted(self, clients: IntArray, parts: list[Any], nothing: float = np.nan) -> Any:
@@ -205,8 +213,27 @@ class LocalClients:
 
         parts = self._by_block(part, segments, ROWS_OF_A_MEAN, message.__name__)
         terms = [term for own in parts for term in own]
-        self._count(message.__name__, len(every), terms[0].first.size, arguments)
+        uplink_bits = FLOAT_BITS * len(every) * terms[0].first.size
+        self._count(message.__name__, len(every), uplink_bits, arguments)
         return mean_of_terms(terms, segments.shards)
+
+    def sum(
+        self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
+    ) -> FloatArray:
+        """Σ_i m_i over all clients; ``message`` returns the sum over the clients of the rows."""
+        segments = segments_of_all(self.federation.lengths, ROWS_OF_A_MEAN)
+        every = np.arange(self.federation.n_clients)
+        numbered = zip(segments.shards, segments.slices, strict=True)
+        shards = [[own for _, own in shard] for _, shard in groupby(numbered, itemgetter(0))]
+
+        def part(shard: list[slice]) -> Any:
+            rows = (ClientRows(self.federation, every[own], self.ids[own]) for own in shard)
+            return reduce(add, (message(own, *arguments) for own in rows))
+
+        total = reduce(add, self.workers.map(part, shards, message.__name__))
+        uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * len(every) * total.size
+        self._count(message.__name__, len(every), uplink_bits, arguments)
+        return total
 
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
         """Messages of some clients, one by one."""
@@ -217,33 +244,46 @@ class LocalClients:
             return message(rows, *arguments)[0]
 
         answers = self.workers.map(answer, clients.tolist(), message.__name__)
-        size = sum(np.size(own) for own in answers) / max(1, len(answers))
-        self._count(message.__name__, len(answers), size, arguments)
+        uplink_bits = FLOAT_BITS * sum(np.size(own) for own in answers)
+        self._count(message.__name__, len(answers), uplink_bits, arguments)
         return answers
+
+    def gather(
+        self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
+    ) -> Any:
+        """Messages of all clients in order, in an array or a sparse one."""
+        every = np.arange(self.federation.n_clients)
+
+        def part(clients: IntArray) -> Any:
+            return message(ClientRows(self.federation, clients, self.ids), *arguments)
+
+        (messages,) = self.workers.map(part, [every], message.__name__)
+        uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * messages.size
+        self._count(message.__name__, len(every), uplink_bits, arguments)
+        return messages
 
     def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
         """Count numbers that all clients, or so many, receive."""
         n_clients = self.federation.n_clients if n_clients is None else n_clients
-        self.messages.append(SetUpMessage(name, n_clients, 0, n_numbers))
+        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
 
     def _count(
-        self, name: str, n_clients: int, n_numbers: float, arguments: tuple[Any, ...]
+        self, name: str, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
     ) -> None:
         told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
-        self.messages.append(SetUpMessage(name, n_clients, n_numbers, told))
+        downlink_bits = FLOAT_BITS * n_clients * told
+        self.messages.append(SetUpMessage(name, n_clients, uplink_bits, downlink_bits))
 
     def bits(self, first: int = 0) -> tuple[int, int]:
         """Bits that clients sent and received in messages of the set-up, from one of them on."""
         new = self.messages[first:]
-        sent = sum(round(own.n_clients * own.n_sent) for own in new)
-        received = sum(round(own.n_clients * own.n_received) for own in new)
-        return FLOAT_BITS * sent, FLOAT_BITS * received
+        return sum(own.uplink_bits for own in new), sum(own.downlink_bits for own in new)
 
     def mean_field(
         self, model: Model, parameters: Parameters, reference: Any, *, initial: bool = False
     ) -> tuple[FloatArray, float]:
         """h(Ŝ) and the mean log-likelihood, from all rows; V_i := h_i(Ŝ) if ``initial``."""
-        federation, vectors = self.federation, model.vectors(self.federation)
+        federation, layout = self.federation, model.vectors(self.federation)
         every = np.arange(federation.n_clients)
         segments = segments_of_all(federation.lengths, model.block_rows)
 
@@ -254,14 +294,14 @@ class LocalClients:
             estimate = model.all_rows(federation, parameters, clients)
             fields = estimate.statistics - reference
             if initial:
-                self.controls[vectors.indices(clients)] = fields
+                self.controls[layout.indices(clients)] = fields
             assert estimate.log_likelihood is not None  # all rows were read
-            return self._terms(clients, fields, first, slices), estimate.log_likelihood
+            return self._terms(layout, clients, fields, first, slices), estimate.log_likelihood
 
         parts = self._by_block(part, segments, model.block_rows, "evaluation")
         terms = [term for own, _ in parts for term in own]
         log_likelihood = self._weighted(every, [own for _, own in parts])
-        return vectors.total(every, terms, segments.shards), float(log_likelihood)
+        return layout.total(every, terms, segments.shards), float(log_likelihood)
 
     def control(self) -> FloatArray:
         """V = Σ_i w_i V_i."""
@@ -269,7 +309,7 @@ class LocalClients:
         segments = segments_of_all(self.federation.lengths, self.task.model.block_rows)
         if not self.task.has_controls:
             return self.vectors.total(every[:0], [], [])
-        terms = self._terms(every, self.controls, 0, segments.slices)
+        terms = self._terms(self.vectors, every, self.controls, 0, segments.slices)
         return self.vectors.total(every, terms, segments.shards)
 
     def _by_block(
@@ -298,11 +338,3 @@ class LocalClients:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Replace controls and states by saved ones."""
         self.controls, self.states = saved["controls"], saved["states"]
-
-
-def _rows_of(federation: Federation, clients: IntArray) -> slice | IntArray:
-    """Indices of the rows of some clients."""
-    group = as_slice(clients)
-    if isinstance(group, slice):
-        return slice(int(federation.offsets[group.start]), int(federation.offsets[group.stop]))
-    return positions_of(federation.offsets[clients], federation.lengths_of(clients))

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .._client_vectors import sum_by_shard
-from .._federation import client_groups, offsets_of
+from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._typing import FloatArray, IntArray
 
 # Clients are cut into at most this many shards, by their numbers of rows alone, ...
-MOST_SHARDS = 64
+MOST_SHARDS = 16
 # ... which have at least as many rows as this many blocks of an E-step.
 _BLOCKS_OF_A_SHARD = 4
-# Number of rows that a mean reads at once.
+# Number of rows that a mean or a sum reads at once.
 ROWS_OF_A_MEAN = 2**15
 
 
@@ -54,11 +54,16 @@ def segments_of(clients: IntArray, n_rows: IntArray, shards: IntArray, block_row
     offsets, bounds = offsets_of(n_rows), np.searchsorted(clients, shards)
     slices, numbers, sums = [], [], []
     for shard, (first, last) in enumerate(pairwise(bounds.tolist())):
-        own = offsets[first : last + 1] - offsets[first]
-        for group in client_groups(own, block_rows):
-            slices.append(slice(first + group.start, first + group.stop))
+        if first == last:
+            continue
+        groups = [slice(0, last - first)]
+        if offsets[last] - offsets[first] > block_rows or last - first > MOST_CLIENTS:
+            groups = client_groups(offsets[first : last + 1] - offsets[first], block_rows)
+        for group in groups:
+            own = slice(first + group.start, first + group.stop)
+            slices.append(own)
             numbers.append(shard)
-            sums.append(int(own[group.stop] - own[group.start]))
+            sums.append(int(offsets[own.stop] - offsets[own.start]))
     return Segments(slices, numbers, sums)
 
 

@@ -12,9 +12,11 @@ from ._ebird import read_ebird
 from ._simulators import make_fedem_mixture, make_federated_mixture
 from ._site_counts import make_site_counts
 from ._splits import client_labels, split_clients
+from ._theophylline import load_theophylline
 
 __all__ = [
     "client_labels",
+    "load_theophylline",
     "make_fedem_mixture",
     "make_federated_mixture",
     "make_site_counts",

@@ -13,8 +13,8 @@ from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 
 from .._compat import rows_of
-from .._input.client_labels import sort_keys
-from .._input.tables import missing_labels, unmasked
+from .._data.labels import missing_labels, sort_keys
+from .._data.tables import unmasked
 from .._messages import error_context
 from .._parameters import check_choice, check_counts, check_positive, takes_python_numbers
 from .._random import random_numbers

@@ -11,10 +11,10 @@ from sklearn.base import clone
 from sklearn.utils import gen_batches
 
 from .._cells import distinct_cells
-from .._imputer.fitted import FittedMatrix
-from .._input.cells import check_cells
-from .._input.clients import first_table
-from .._input.table_labels import check_labels, fit_labels
+from .._data.cells import read_cells
+from .._data.frame_labels import check_labels, fit_labels
+from .._data.tables import first_table
+from .._imputer.imputation import FittedMatrix
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName
 from ..models.matrix.families import FAMILIES
 
@@ -40,7 +40,7 @@ def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
     """
     shape = imputer._shape
     rows: RowsName = "shared" if imputer.row_offsets_ is None else "disjoint"
-    data = check_cells(
+    data = read_cells(
         clone(imputer).set_params(rows=rows),
         X,
         shape=shape if imputer._has_triplets else None,

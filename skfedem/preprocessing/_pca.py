@@ -12,17 +12,17 @@ from sklearn.decomposition import PCA
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._compat import in_containers
-from .._history import FLOAT_BITS
-from .._input.clients import check_rows, store
-from .._input.each_client import each_client_stacked
-from .._input.sample_weight import check_row_weights
-from .._input.tables import is_client_list
+from .._data.by_client import by_client
+from .._data.clients import read_clients, read_rows
+from .._data.features import store
+from .._data.rows import sum_of_rows
 from .._messages import repr_of
-from .._parameters import check_number, check_switch
+from .._parallel import Workers
+from .._parameters import check_number, check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
-from ._fitted import check_transformed, read_clients
+from ..clients.local import LocalClients
+from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_for_products, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
@@ -173,8 +173,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)
-        federation, described = read_clients(self, X, clients)
-        n_samples, n_features = federation.rows.shape
+        checked = unfitted(self)
+        federation, ids, _ = read_clients(checked, X, clients)
+        n_samples, n_features = federation.n_samples, checked.n_features_in_
         if n_samples < 2:
             raise ValueError(
                 "Expected at least 2 rows of all clients together, got n_samples=1: one row has no "
@@ -186,15 +187,18 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 f"Expected n_components <= min(n_samples, n_features) = {largest}, got "
                 f"{self.n_components}. Use fewer components."
             )
-        moments = pooled_moments(federation, scatter="products")
+        with Workers(1) as workers:
+            local = LocalClients(federation, workers)
+            moments = pooled_moments(local, n_features, scatter="products")
         variances, axes = _principal_axes(moments.scatter / (n_samples - 1))
         variances, total = variances[:largest], variances[:largest].sum()
         shares = variances / total if total > 0 else np.zeros(largest)
         size = _n_components(self.n_components, shares)
-        numbers = n_features * (1 + size) + size * int(self.whiten)
+        local.tell("mean and components", n_features * (1 + size) + size * int(self.whiten))
+        uplink_bits, downlink_bits = local.bits()
         store(
             self,
-            described,
+            fitted_clients(checked, ids),
             components_=axes[:size].copy(),
             explained_variance_=variances[:size].copy(),
             explained_variance_ratio_=shares[:size].copy(),
@@ -204,8 +208,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             noise_variance_=float(variances[size:].mean()) if size < largest else 0.0,
             n_components_=size,
             n_samples_=n_samples,
-            uplink_bits_=moments.uplink_bits,
-            downlink_bits_=moments.downlink_bits + FLOAT_BITS * described["n_clients_"] * numbers,
+            uplink_bits_=uplink_bits,
+            downlink_bits_=downlink_bits,
         )
         return self
 
@@ -230,9 +234,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             fit; for a list, the error names the client.
         """
         check_is_fitted(self)
-        if is_client_list(X):
-            return in_containers(self, each_client_stacked(X, self._transformed), X)
-        return self._transformed(X)
+        return by_client(X, self._transformed, container=self)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Map X back to rows in the subspace of the components, which ``transform`` maps to X.
@@ -255,16 +257,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             list, the error names the client.
         """
         check_is_fitted(self)
-        if is_client_list(X):
-            return each_client_stacked(X, self.inverse_transform)
-        scores = check_transformed(X, self.n_components_)
-        axes = self.components_
-        if self.whiten:
-            axes = np.sqrt(self.explained_variance_)[:, None] * axes
-        old = scores.astype(np.float64, copy=False) @ axes
-        old += self._mean_rest
-        old += self.mean_
-        return old.astype(scores.dtype, copy=False)
+        return by_client(X, self._inverse_transformed)
 
     @overload
     def score_samples(self, X: OneTable) -> FloatArray: ...
@@ -291,11 +284,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         self._check_invertible()
-        if is_client_list(X):
-            return each_client_stacked(X, self.score_samples)
-        rows, of_rows = check_rows(self, X), self._centered_pca().score_samples
-        n_rows = n_rows_for_products(rows.shape[1])
-        return in_blocks(rows, n_rows, lambda block: of_rows(self._centered(block)))
+        return by_client(X, self._log_likelihoods)
 
     def score(
         self, X: ClientsLike, y: object = None, sample_weight: RowWeights | None = None
@@ -319,10 +308,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         NotFittedError, TypeError, ValueError
             As in ``score_samples``; and if ``sample_weight`` does not match X.
         """
-        values = self.score_samples(X)
-        values = np.concatenate(values) if isinstance(values, tuple) else values
-        weights = None if sample_weight is None else check_row_weights(X, sample_weight)
-        return float(np.average(values, weights=weights))
+        log_likelihood, n_samples = sum_of_rows(self.score_samples(X), X, sample_weight)
+        return log_likelihood / n_samples
 
     def get_covariance(self) -> FloatArray:
         """Covariance of the features under probabilistic PCA.
@@ -363,8 +350,25 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _transformed(self, X: Any) -> FloatArray:
         """``transform`` of one table."""
-        rows = check_rows(self, X)
+        rows = read_rows(self, X)
         return in_blocks(rows, n_rows_for_products(rows.shape[1]), self._projected)
+
+    def _inverse_transformed(self, X: Any) -> FloatArray:
+        """``inverse_transform`` of one table."""
+        scores = read_transformed(X, self.n_components_)
+        axes = self.components_
+        if self.whiten:
+            axes = np.sqrt(self.explained_variance_)[:, None] * axes
+        old = scores.astype(np.float64, copy=False) @ axes
+        old += self._mean_rest
+        old += self.mean_
+        return old.astype(scores.dtype, copy=False)
+
+    def _log_likelihoods(self, X: Any) -> FloatArray:
+        """``score_samples`` of one table."""
+        rows, of_rows = read_rows(self, X), self._centered_pca().score_samples
+        n_rows = n_rows_for_products(rows.shape[1])
+        return in_blocks(rows, n_rows, lambda block: of_rows(self._centered(block)))
 
     def _projected(self, rows: NDArray[Any]) -> FloatArray:
         """Projections of a block of rows."""

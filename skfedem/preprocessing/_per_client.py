@@ -20,23 +20,21 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._compat import row_count, rows_of
-from .._input.client_labels import grouped, warn_of_labels
-from .._input.clients import check_columns, refuse_labels_of_a_list, store
-from .._input.each_client import each_client
-from .._input.tables import (
+from .._data.by_client import each_table
+from .._data.features import set_features, store
+from .._data.labels import check_no_labels, check_not_name, group_rows, warn_of_labels
+from .._data.tables import (
     GIVE_TABLES,
+    check_is_table,
+    check_not_empty,
+    check_not_vectors,
     is_client_list,
-    refuse_no_clients,
-    refuse_other_frames,
-    refuse_uneven_rows,
-    refuse_vectors,
-    refuse_what_is_no_table,
     unmasked,
 )
 from .._messages import error_context, label_repr, repr_of
 from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
-from ._fitted import describe
+from ._fitted import fitted_clients
 
 
 def _inner_has(name: str) -> Callable[[Any], bool]:
@@ -163,7 +161,7 @@ class PerClient(
         """
         travels = _has_to_travel(self.transformer)
         if travels:
-            _refuse_requests(self.transformer)
+            _check_requests(self.transformer)
         checked = unfitted(self)
         tables, ids = _tables(checked, X, clients)
         transformer = clone(self.transformer)
@@ -173,15 +171,15 @@ class PerClient(
         else:
             if isinstance(transformer, FrozenEstimator):
                 # The first table must have the features that the frozen transformer was fitted to.
-                with _naming(ids[0], len(tables)):
+                with _client_context(ids[0], len(tables)):
                     validate_data(transformer, tables[0], skip_check_array=True, reset=False)
             # Only the features are learnt, which all clients share.
             for label, table in zip(ids, tables, strict=True):
-                with _naming(label, len(tables)):
+                with _client_context(label, len(tables)):
                     transformer.fit(table, None)
         store(
             self,
-            describe(checked, ids),
+            fitted_clients(checked, ids),
             transformer_=transformer,
             uplink_bits_=uplink,
             downlink_bits_=downlink,
@@ -209,8 +207,8 @@ class PerClient(
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.transform)
-        refuse_what_is_no_table(X)
+            return each_table(X, self.transform)
+        check_is_table(X)
         X = unmasked(X)
         if len(getattr(X, "shape", (0, 0))) == 2:  # else the transformer says what is wrong
             validate_data(self, X, skip_check_array=True, reset=False)
@@ -244,8 +242,8 @@ class PerClient(
         """
         check_is_fitted(self)
         if is_client_list(X):
-            return each_client(X, self.inverse_transform)
-        refuse_what_is_no_table(X)
+            return each_table(X, self.inverse_transform)
+        check_is_table(X)
         return self.transformer_.inverse_transform(unmasked(X))
 
     @available_if(_inner_has("get_feature_names_out"))
@@ -339,7 +337,7 @@ def _has_to_travel(transformer: Any) -> bool:
     return True
 
 
-def _refuse_requests(transformer: Any) -> None:
+def _check_requests(transformer: Any) -> None:
     """Raise if the transformer requests row weights, because it would not get them."""
     if not sklearn.get_config()["enable_metadata_routing"]:
         return  # requests are not possible then
@@ -349,9 +347,8 @@ def _refuse_requests(transformer: Any) -> None:
         if asked is not None and asked.requests.get("sample_weight") not in (None, False):
             raise ValueError(
                 f"Expected a transformer without weights of rows, got {repr_of(transformer)}, "
-                f"which "
-                f"requests sample_weight for {method}. All rows have the same weight here: turn "
-                f"the request off with set_{method}_request(sample_weight=False)."
+                f"which requests sample_weight for {method}. Turn the request off with "
+                f"set_{method}_request(sample_weight=False)."
             )
 
 
@@ -360,37 +357,35 @@ def _tables(
 ) -> tuple[list[Any], NDArray[Any]]:
     """Table and label of each client; the features are stored in ``checked``."""
     if is_client_list(X):
-        refuse_labels_of_a_list(clients)
-        refuse_no_clients(X, GIVE_TABLES)
+        check_no_labels(clients)
+        check_not_empty(X, GIVE_TABLES)
         tables = [unmasked(table) for table in X]
         shapes = [_shape(table, f" for client {k}") for k, table in enumerate(tables)]
-        check_columns(checked, tables, shapes)
+        set_features(checked, tables, shapes)
         return tables, np.arange(len(X))
-    refuse_vectors(X, clients)
-    refuse_what_is_no_table(X)
+    check_not_name(clients)
+    check_not_vectors(X, clients)
     X = unmasked(X)
     _shape(X)
     validate_data(checked, X, skip_check_array=True)
     if clients is None:
         return [X], np.arange(1)
     warn_of_labels(X, clients)
-    ids, order, offsets = grouped(clients, row_count(X))
+    ids, order, offsets = group_rows(clients, row_count(X))
     rows = np.arange(offsets[-1]) if order is None else order
     if issparse(X):
         X = X.tocsr()  # not every format supports row indexing
-    return [rows_of(X, own) for own in np.split(rows, offsets[1:-1])], ids
+    return [rows_of(X, part) for part in np.split(rows, offsets[1:-1])], ids
 
 
 def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
     """Shape of a table; raise if it is not a table, or has no rows."""
-    refuse_other_frames(table, whose)
-    if isinstance(table, list | tuple):
-        refuse_uneven_rows(table, f" of the table{whose}")
+    check_is_table(table, whose)
     shape = table.shape if hasattr(table, "shape") else np.asarray(table).shape
     if len(shape) != 2 or not shape[0]:
-        got = f"shape {shape}" if shape else f"a {type(table).__name__}"
         raise ValueError(
-            f"Expected a 2-D table (rows by features) with rows{whose}, got {got}. {GIVE_TABLES}"
+            f"Expected a 2-D table (rows by features) with rows{whose}, got shape {shape}. "
+            f"{GIVE_TABLES}"
         )
     return shape
 
@@ -398,21 +393,21 @@ def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
 def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
     """Fit to one client after the other; return uplink and downlink bits of the states."""
     sizes: list[int] = []
-    spoiled: dict[str, Any] = {}
+    nan_since: dict[str, Any] = {}
     for label, table in zip(ids, tables, strict=True):
-        with _naming(label, len(tables)):
+        with _client_context(label, len(tables)):
             transformer.partial_fit(table)
         state = _state(transformer)
         sizes.append(8 * len(pickle.dumps(state, protocol=5)))
         # Missing values are harmless if a later client replaces them.
         missing = [name for name, value in state.items() if _has_nan(value)]
-        spoiled = {name: spoiled.get(name, label) for name in missing}
-    _refuse_missing(transformer, spoiled)
+        nan_since = {name: nan_since.get(name, label) for name in missing}
+    _check_no_nan(transformer, nan_since)
     # Every state goes to the next client; the last one to all clients except the last client.
     return sum(sizes), sum(sizes[:-1]) + (len(sizes) - 1) * sizes[-1]
 
 
-def _naming(label: Any, n_clients: int) -> AbstractContextManager[None]:
+def _client_context(label: Any, n_clients: int) -> AbstractContextManager[None]:
     """Context in which error messages name the client, if there are several."""
     return nullcontext() if n_clients == 1 else error_context(f"At client {label_repr(label)}")
 
@@ -421,16 +416,14 @@ def _has_nan(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", None) == "f" and np.isnan(value).any()
 
 
-def _refuse_missing(transformer: Any, spoiled: dict[str, Any]) -> None:
-    """Raise if the last state has missing values; `spoiled` has where they arose."""
-    if spoiled:
-        name, label = next(iter(spoiled.items()))
+def _check_no_nan(transformer: Any, nan_since: dict[str, Any]) -> None:
+    """Raise if the last state has missing values; `nan_since` has where they arose."""
+    if nan_since:
+        name, label = next(iter(nan_since.items()))
         raise ValueError(
             f"Expected numbers in the state of {type(transformer).__name__} after client "
-            f"{label_repr(label)}, got NaN in {name}, which would spread to all clients. The "
-            f"likely "
-            "reason is a column without a value at this client. Impute the column first, leave the "
-            "client out, or use FederatedStandardScaler, which counts the values there are."
+            f"{label_repr(label)}, got NaN in {name}, which would spread to all clients. Impute "
+            "columns without a value at this client first, or use FederatedStandardScaler."
         )
 
 

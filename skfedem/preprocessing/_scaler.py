@@ -11,16 +11,16 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from .._compat import in_containers
-from .._history import FLOAT_BITS
-from .._input.clients import check_rows, store
-from .._input.each_client import each_client_stacked
-from .._input.tables import is_client_list
+from .._data.by_client import by_client
+from .._data.clients import read_clients, read_rows
+from .._data.features import store
 from .._messages import warn
-from .._parameters import check_switch
+from .._parallel import Workers
+from .._parameters import check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
-from ._fitted import check_transformed, read_clients
+from ..clients.local import LocalClients
+from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_of_sums, only_counts, pooled_moments
 
 _EPS = np.finfo(np.float64).eps
@@ -143,28 +143,33 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         """
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
-        federation, described = read_clients(self, X, clients, allow_nan=True)
-        if self.with_mean or self.with_std:
-            moments = pooled_moments(federation, scatter="squares" if self.with_std else None)
-        else:
-            moments = only_counts(federation)
+        checked = unfitted(self)
+        federation, ids, _ = read_clients(checked, X, clients, allow_nan=True)
+        d = checked.n_features_in_
+        with Workers(1) as workers:
+            local = LocalClients(federation, workers)
+            if self.with_mean or self.with_std:
+                moments = pooled_moments(local, d, scatter="squares" if self.with_std else None)
+            else:
+                moments = only_counts(local, d)
+        local.tell("mean and scale", d * (int(self.with_mean) + int(self.with_std)))
+        uplink_bits, downlink_bits = local.bits()
         variance = scale = None
         if self.with_std:
             variance = moments.scatter / np.maximum(moments.counts, 1)
             constant = _is_constant(variance, moments.mean)
             scale = np.where(constant, 1.0, np.sqrt(variance))
         counts = moments.counts
-        n_numbers = federation.rows.shape[1] * (int(self.with_mean) + int(self.with_std))
         store(
             self,
-            described,
+            fitted_clients(checked, ids),
             mean_=moments.mean if self.with_mean or self.with_std else None,
             _mean_rest=moments.mean_rest,
             var_=variance,
             scale_=scale,
             n_samples_seen_=int(counts[0]) if (counts == counts[0]).all() else counts,
-            uplink_bits_=moments.uplink_bits,
-            downlink_bits_=moments.downlink_bits + FLOAT_BITS * described["n_clients_"] * n_numbers,
+            uplink_bits_=uplink_bits,
+            downlink_bits_=downlink_bits,
         )
         unseen = np.flatnonzero(counts == 0)
         if len(unseen):
@@ -199,9 +204,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             a list, the error names the client.
         """
         check_is_fitted(self)
-        if is_client_list(X):
-            return in_containers(self, each_client_stacked(X, self._transformed), X)
-        return self._transformed(X)
+        return by_client(X, self._transformed, container=self)
 
     def inverse_transform(self, X: ClientsLike) -> Transformed:
         """Undo ``transform``.
@@ -224,15 +227,17 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             error names the client.
         """
         check_is_fitted(self)
-        if is_client_list(X):
-            return each_client_stacked(X, self.inverse_transform)
-        rows = check_transformed(X, self.n_features_in_, allow_nan=True)
-        return _by_precision(rows, self._restored)
+        return by_client(X, self._inverse_transformed)
 
     def _transformed(self, X: Any) -> FloatArray:
         """``transform`` of one table."""
-        rows = check_rows(self, X, allow_nan=True)
+        rows = read_rows(self, X, allow_nan=True)
         return _by_precision(rows, self._standardized)
+
+    def _inverse_transformed(self, X: Any) -> FloatArray:
+        """``inverse_transform`` of one table."""
+        rows = read_transformed(X, self.n_features_in_, allow_nan=True)
+        return _by_precision(rows, self._restored)
 
     def _standardized(self, rows: Any) -> FloatArray:
         """Standardised block of rows."""
@@ -262,11 +267,13 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return tags
 
 
-def _by_precision(rows: NDArray[Any], answer: Callable[[NDArray[Any]], FloatArray]) -> FloatArray:
+def _by_precision(
+    rows: NDArray[Any], transform: Callable[[NDArray[Any]], FloatArray]
+) -> FloatArray:
     """Transform rows; float32 rows in blocks, because they are converted to float64 meanwhile."""
     if rows.dtype != np.float32:
-        return answer(rows)
-    return in_blocks(rows, n_rows_of_sums(rows.shape[1]), answer)
+        return transform(rows)
+    return in_blocks(rows, n_rows_of_sums(rows.shape[1]), transform)
 
 
 def _is_constant(variance: FloatArray, mean: FloatArray) -> BoolArray:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._data.labels import check_kinds, find_labels
 from .._federation import ClientSizes
-from .._input.known_labels import check_kinds, find_labels
 from .._typing import FloatArray, IntArray
 from ..models._base import Start
 from ._state import Continuation, RunState

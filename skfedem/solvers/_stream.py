@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._data.labels import check_kinds, find_labels, labels_together
 from .._federation import (
     ClientSizes,
     Federation,
@@ -29,7 +30,6 @@ from .._federation import (
     weights_of_clients,
 )
 from .._history import History
-from .._input.known_labels import check_kinds, find_labels, labels_together
 from .._rows import ReorderedRows, Rows, take_rows
 from .._typing import ClientWeights, FloatArray, IntArray, Schedule
 from ._fitted_state import FittedState, at_average, with_noise

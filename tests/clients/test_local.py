@@ -1,63 +1,85 @@
-"""Clients in threads, against clients at other places, and what they keep of rows."""
-
-from typing import NamedTuple
+"""Clients in threads: sums and lists of their messages, and what is counted of these."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from scipy.sparse import csr_array
 
-from places import Places
-from problems import kept_by, make_problem
+from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
-from skfedem.solvers._loop import Options, run
-from test_contracts import assert_same, every_setting, every_solver
 
-GROUPS = {
-    "one by one": [[i] for i in range(6)],
-    "two places": [[0, 1], [2, 3, 4, 5]],
-    "mixed": [[0, 2, 5], [1, 3, 4]],
-}
+LENGTHS = np.array([4, 1, 7, 2])
 
 
-def run_of(solver, problem, start, clients):
-    """Run of a few rounds, some of which are evaluated."""
-    clients.join(solver, problem.task)
-    options = Options(step_size=lambda k: 0.05, max_iter=4, tol=0.0, eval_every=2)
-    return run(solver, problem, start, options, clients, lambda row: None)
+def made_federation(lengths=LENGTHS, seed=0):
+    """Clients with rows of three numbers."""
+    rows = np.random.default_rng(seed).normal(size=(lengths.sum(), 3))
+    return Federation(rows, offsets_of(lengths), lengths / lengths.sum())
 
 
-@pytest.mark.usefixtures("cells_one_by_one")
-@every_solver
-@every_setting
-def test_bits_do_not_depend_on_where_clients_are(case, solver, setting, monkeypatch):
-    # At most three rows at a time: the 48 rows are four shards, most with several segments.
-    monkeypatch.setattr(type(case.model), "block_rows", 3)
-    problem = make_problem(case.model, case.federation, setting, random_estimates=solver.is_random)
-    states = []
-    for n_jobs in (1, 2, 3):
-        with Workers(n_jobs) as workers:
-            clients = LocalClients(case.federation, workers)
-            states.append(run_of(solver, problem, case.starts[0], clients))
-    want = states[0]
-    kept = [
-        kept_by(solver, case.model, case.federation, AtTheEnd(**want.clients), i) for i in range(6)
+def own_rows(rows):
+    """Rows of each client."""
+    offsets = rows.federation.offsets
+    return [rows.federation.rows[offsets[i] : offsets[i + 1]] for i in rows.clients]
+
+
+def sum_about(rows, center, power):
+    return sum(((own - center) ** power).sum(axis=0) for own in own_rows(rows))
+
+
+def mean_about(rows, center):
+    return np.array([(own - center).mean(axis=0) for own in own_rows(rows)])
+
+
+def own_sums(rows):
+    return csr_array([own.sum(axis=0) for own in own_rows(rows)])
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_sums_run_over_shards_for_any_number_of_workers(n_jobs):
+    # Several shards, and a client with more rows than are read at once.
+    lengths = np.array([200_000, *[30] * 4000, 150_000])
+    federation = made_federation(lengths)
+    with Workers(1) as workers:
+        want = LocalClients(federation, workers).sum(sum_about, np.ones(3), 2)
+    with Workers(n_jobs) as workers:
+        clients = LocalClients(federation, workers)
+        for _ in range(2):  # threads take over when they are worth it
+            assert_array_equal(clients.sum(sum_about, np.ones(3), 2), want)
+    exact = ((federation.rows - 1) ** 2).sum(axis=0)
+    np.testing.assert_allclose(want, exact, rtol=1e-12)
+
+
+def test_messages_are_a_list_of_names_and_bits():
+    with Workers(1) as workers:
+        clients = LocalClients(made_federation(), workers)
+        clients.mean(mean_about, np.zeros(3))
+        clients.sum(sum_about, np.zeros(3), 1)
+        clients.sum(sum_about, np.zeros(3), 1, n_bits=lambda total: 10 * len(total))
+        clients.collect(mean_about, np.array([2, 3]), np.zeros(3))
+        clients.gather(own_sums)
+        clients.gather(own_sums, n_bits=lambda messages: messages.shape[0])
+        clients.tell("centre", 3, n_clients=2)
+    number = 64
+    assert clients.messages == [
+        ("mean_about", 4, 4 * 3 * number, 4 * 3 * number),
+        ("sum_about", 4, 4 * 3 * number, 4 * 3 * number),
+        ("sum_about", 4, 30, 4 * 3 * number),
+        ("mean_about", 2, 2 * 3 * number, 2 * 3 * number),
+        ("own_sums", 4, 4 * 3 * number, 0),
+        ("own_sums", 4, 4, 0),
+        ("centre", 2, 0, 2 * 3 * number),
     ]
-    for groups in GROUPS.values():
-        state = run_of(solver, problem, case.starts[0], Places(case.federation, groups))
-        for i, own in enumerate(kept):
-            assert state.clients[i].keys() == own.keys()
-            for name, values in own.items():
-                assert_array_equal(state.clients[i][name], values, err_msg=name)
-        states.append(state)
-    for state in states[1:]:
-        assert_same(state.server, want.server)
-        for name, column in want.history.as_dict().items():
-            assert_array_equal(state.history[name], column, err_msg=name)
+    assert clients.bits(5) == (4, 2 * 3 * number)
+    up, down = (sum(message[k] for message in clients.messages) for k in (2, 3))
+    assert clients.bits() == (up, down)
 
 
-class AtTheEnd(NamedTuple):
-    """What clients keep at the end of a run."""
-
-    controls: np.ndarray
-    states: NamedTuple
+def test_gathered_messages_are_in_the_order_of_clients():
+    federation = made_federation()
+    with Workers(1) as workers:
+        sums = LocalClients(federation, workers).gather(own_sums)
+    offsets = federation.offsets[1:-1]
+    want = [own.sum(axis=0) for own in np.split(federation.rows, offsets)]
+    assert_array_equal(sums.toarray(), want)

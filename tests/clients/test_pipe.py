@@ -12,7 +12,7 @@ from skfedem._federation import Federation, offsets_of
 from skfedem._mixture.runs import best_run, new_runs
 from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
-from skfedem.models.mixture.given import Given
+from skfedem.models.mixture.initial_parameters import InitialParameters
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "doc"))
 from over_the_wire import PipeClients
@@ -39,7 +39,7 @@ class Interrupted(PipeClients):
 
 def fitted(settings, clients):
     """State at the end of a fit."""
-    problem, start = new_runs(settings, clients, Given())
+    problem, start = new_runs(settings, clients, InitialParameters())
     return best_run(settings, problem, start, [7], clients, None, lambda: None)
 
 

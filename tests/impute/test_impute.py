@@ -175,7 +175,7 @@ def test_fitted_mean_of_some_cells_is_a_part_of_all(fitted):
         ([12], IndexError, "rows from 0 to 11, or from -12 to -1 .* got 12"),
         ([0, -13], IndexError, "got -13"),
         ([0.5], TypeError, "Expected rows to be a list of integers, .* float64"),
-        (np.zeros(N_ROWS, bool), TypeError, "numpy.flatnonzero makes numbers of a mask"),
+        (np.zeros(N_ROWS, bool), TypeError, "numpy.flatnonzero of a mask"),
         (np.ma.array([0, 1], mask=[0, 1]), ValueError, "rows without masked entries"),
         ([[0, 1]], TypeError, r"shape \(1, 2\)"),
         ("a", TypeError, "list of integers"),

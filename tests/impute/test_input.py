@@ -157,7 +157,7 @@ def test_triplets_of_polars():
     assert long.score(frame) == long.score(LONG)
     assert_array_equal(long.transform(frame), long.transform(LONG))
     for answer in (long.transform, long.score):
-        with pytest.raises(TypeError, match="LazyFrame.*collect"):
+        with pytest.raises(TypeError, match="of type LazyFrame"):
             answer(frame.lazy())
 
 
@@ -165,14 +165,9 @@ def test_what_is_no_long_table_of_triplets():
     one_owner = ["ann"] * N_ROWS
     for X, clients, says in (
         (SPARSE[0], None, "got a sparse matrix, which has a shape of its own. Fit without"),
-        (CLIENTS[0], one_owner, r"Expected triplets .* got shape \(12, 8\) in the table\. "),
+        (CLIENTS[0], one_owner, r"Expected triplets .* got shape \(12, 8\)\. "),
         (LONG, NOTED_BY[1:], f"one label for each of the {len(LONG)} rows"),
-        ({"ann": LONG}, None, r"got a dict\. Give list\(X\.values\(\)\)"),
-        (
-            {"clients": [LONG], "shape": SHAPE},
-            None,
-            r"got a dict\. Give X\['clients'\], with shape=X\['shape'\]",
-        ),
+        ({"ann": LONG}, None, "of type dict"),
         (1 + LONG, NOTED_BY, r"(site|month) numbers to be integers .* in triplet \d+\. Number"),
     ):
         with pytest.raises((TypeError, ValueError), match=says):

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._history import History
 from skfedem.clients.local import LocalClients
-from skfedem.models.mixture.start import start_run
+from skfedem.models.mixture.initialization import start_run
 from skfedem.solvers import _loop
 from watched import interrupted
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._client_vectors import RaggedLayout
+from ..._client_vectors import RaggedLayout, row_indices
 from ..._federation import ClientSizes, Federation
 from ..._typing import FloatArray, IntArray
 from .._base import Estimate, Model, Step
@@ -118,12 +118,15 @@ class LowRankModel(Model):
         Whether η follows the curvature, with momentum in exact rounds, and singular vectors are
         updated from round to round. Otherwise, η is ``1 / max(N ψ'')``, steps have no momentum, and
         singular value decompositions are computed to convergence.
+    positions : ndarray of int, shape (n_samples,)
+        Index of each cell of each client, client after client, among the distinct observed cells.
     """
 
     pooled: Pooled
     scale: float
     log_base_measure: float
     adaptive: bool
+    positions: IntArray
 
     block_rows = 2**17
     criterion = "objective"
@@ -142,7 +145,7 @@ class LowRankModel(Model):
 
     def vectors(self, federation: Federation) -> RaggedLayout:
         """One number for each cell that a client observed."""
-        return RaggedLayout(federation.offsets, federation.rows.positions, self.n_statistics)
+        return RaggedLayout(federation.offsets, self.positions, self.n_statistics)
 
     def reference(self, statistics: ServerIterate) -> float:
         """0, because residuals are fields already."""
@@ -186,7 +189,8 @@ class LowRankModel(Model):
         return at(natural, cells.rows, cells.columns)
 
     def _cells(self, federation: Federation, clients: IntArray) -> Cells:
-        return federation.rows.take(self.vectors(federation).indices(clients))
+        cells: Cells = federation.rows
+        return cells.take(row_indices(federation.offsets, clients))
 
     def _residuals(self, cells: Cells, theta: FloatArray) -> FloatArray:
         return cells.counts * (cells.values - self.pooled.family.mean(theta))

@@ -153,8 +153,9 @@ class _EffectsIterate(NamedTuple):
 class Pooled(NamedTuple):
     """Data that the server received before the first round, and parameters of the model.
 
-    ``margins`` are the sums of the observations over rows and over columns, ``rank`` bounds that of
-    the low-rank part, ``penalty`` is λ, and ``effects_penalty`` the ridge on the effects.
+    ``margins`` are the sums of the observations over rows and over columns, 0 where there are no
+    such ``effects``, ``rank`` bounds that of the low-rank part, ``penalty`` is λ, and
+    ``effects_penalty`` the ridge on the effects.
     """
 
     support: Support
@@ -169,6 +170,12 @@ class Pooled(NamedTuple):
     def ridge_penalty(self) -> float:
         """Ridge on the effects that is used, which is never 0."""
         return max(self.effects_penalty, LEAST_PENALTY)
+
+    @property
+    def total(self) -> float:
+        """Sum of all observations."""
+        known = self.margins.columns if self.effects == "columns" else self.margins.rows
+        return float(known.sum())
 
 
 def ridge(pooled: Pooled, effects: Effects) -> float:
@@ -266,7 +273,7 @@ def _line_search(
 def _linear(pooled: Pooled, effects: Effects) -> float:
     """``Σ y (effects)``, from the margins."""
     margins = pooled.margins
-    linear = effects.intercept * margins.rows.sum()
+    linear = effects.intercept * pooled.total
     return float(linear + effects.rows @ margins.rows + effects.columns @ margins.columns)
 
 
@@ -275,7 +282,7 @@ def _derivatives(pooled: Pooled, effects: Effects, theta: FloatArray) -> tuple[E
     support, margins, family = pooled.support, pooled.margins, pooled.family
     expected = support.margins(support.counts * family.mean(theta))
     slopes = Effects(
-        margins.rows.sum() - expected.rows.sum(),
+        pooled.total - expected.rows.sum(),
         margins.rows - expected.rows - pooled.ridge_penalty * effects.rows,
         margins.columns - expected.columns - pooled.ridge_penalty * effects.columns,
     )

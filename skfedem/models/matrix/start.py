@@ -1,6 +1,6 @@
 """Start of a low-rank fit: the one-off messages before the first round.
 
-They count as bits, like all messages.
+``messages.py`` has what clients compute.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..._federation import Federation, offsets_of, weights_of_clients
-from ..._history import FLOAT_BITS
-from ..._input.cells import CellData
+from ..._data.cells import CellData
+from ..._federation import Federation, SetUp, offsets_of, weights_of_clients
 from ..._parameters import is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, StepSize
 from .._base import Start
+from . import messages
 from .families import FAMILIES
 from .low_rank import LowRankModel, ServerIterate
-from .main_effects import Pooled, Support
+from .main_effects import Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
-from .theta import Cells, Effects, Theta, low_rank_at, relative_cells, zero_low_rank
+from .theta import Effects, Theta, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
@@ -40,8 +40,7 @@ def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation
     if client_weights == "uniform":
         weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
         weights /= weights.sum()
-    cells = relative_cells(data).with_positions(data.shape[1])
-    return Federation(cells, offsets, weights)
+    return Federation(relative_cells(data), offsets, weights)
 
 
 class MatrixEstimator(Protocol):
@@ -57,7 +56,7 @@ class MatrixEstimator(Protocol):
 
 def low_rank_model(
     estimator: MatrixEstimator,
-    federation: Federation,
+    clients: SetUp,
     shape: tuple[int, int],
     log_base_measures: FloatArray,
 ) -> LowRankModel:
@@ -66,17 +65,20 @@ def low_rank_model(
     These contain which cells they observed and how often, and the row sums and column sums of their
     observations. ``log_base_measures`` has the sum of ``log ρ(y)`` over each client's, in nats.
     """
-    cells, lengths = federation.rows, federation.lengths
+    weights, lengths = clients.sizes
+    n_bits = (shape[0] * shape[1] - 1).bit_length()
+    codes = clients.gather(
+        messages.observed_cells, shape[1], n_bits=lambda codes: n_bits * len(codes)
+    )
+    counts = clients.gather(messages.numbers_of_observations, n_bits=_bits_of_counts)
     # Weight of a client's observation in the pooled objective, which is 1 on average.
-    shares = federation.weights / lengths
-    scale = cells.counts.sum() / float(np.repeat(shares, lengths) @ cells.counts)
+    shares = weights / lengths
+    scale = counts.sum() / float(np.repeat(shares, lengths) @ counts)
     shares = scale * shares
-    counts = cells.counts * np.repeat(shares, lengths)
-    support = _support(cells, counts, cells.positions, shape)
-    sums: Any = np.bincount(cells.positions, counts * cells.values)
+    support, positions = _support(codes, counts * np.repeat(shares, lengths), shape)
     pooled = Pooled(
         support,
-        support.margins(sums),
+        _margins(clients, shares, shape, estimator.effects),
         family=FAMILIES[estimator.family],
         rank=estimator.rank or min(shape),
         penalty=estimator.penalty,
@@ -84,20 +86,25 @@ def low_rank_model(
         effects_penalty=estimator.effects_penalty,
     )
     log_base_measure = float(shares @ log_base_measures)
-    return LowRankModel(pooled, scale, log_base_measure, is_auto(estimator.step_size))
+    return LowRankModel(pooled, scale, log_base_measure, is_auto(estimator.step_size), positions)
+
+
+def _bits_of_counts(counts: FloatArray) -> int:
+    """Bits of numbers of observations, in 7-bit bytes."""
+    return 8 * int(np.ceil(np.log2(counts + 1) / 7).sum())
 
 
 def _support(
-    cells: Cells, counts: FloatArray, positions: IntArray, shape: tuple[int, int]
-) -> Support:
-    """Distinct cells with the sums of their counts."""
+    codes: IntArray, counts: FloatArray, shape: tuple[int, int]
+) -> tuple[Support, IntArray]:
+    """Distinct cells with the sums of their counts, and which of them each given one is."""
     n_rows, n_columns = shape
+    distinct, positions = np.unique(codes, return_inverse=True)
     sums_of_counts: Any = np.bincount(positions, counts)
-    rows, columns = np.empty((2, len(sums_of_counts)), dtype=np.int32)
-    rows[positions], columns[positions] = cells.rows, cells.columns
+    rows, columns = (numbers.astype(np.int32) for numbers in np.divmod(distinct, n_columns))
     # Sparse arrays convert their indices to one type.
     index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
-    return Support(
+    support = Support(
         rows=rows,
         columns=columns,
         counts=sums_of_counts,
@@ -108,9 +115,22 @@ def _support(
         ),
         shape=shape,
     )
+    return support, positions
 
 
-def start_run(model: LowRankModel, federation: Federation, theta: Theta | None = None) -> Start:
+def _margins(
+    clients: SetUp, shares: FloatArray, shape: tuple[int, int], effects: EffectsName
+) -> Margins:
+    """Weighted sums of the clients' margins, as far as the effects depend on them."""
+    rows, columns = map(np.zeros, shape)
+    if effects in ("both", "rows"):
+        rows = shares @ clients.gather(messages.row_sums, shape[0])
+    if effects in ("both", "columns"):
+        columns = shares @ clients.gather(messages.column_sums, shape[1])
+    return Margins(rows, columns)
+
+
+def start_run(model: LowRankModel, theta: Theta | None = None) -> Start:
     """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
@@ -128,11 +148,7 @@ def start_run(model: LowRankModel, federation: Federation, theta: Theta | None =
         sums=support.counts * family.mean(iterate.theta),
         block=unset_block(low_rank, pooled.rank),
     )
-    return Start(
-        point,
-        model.maximization(point),
-        uplink_bits=_setup_bits(federation, support.shape, pooled.effects),
-    )
+    return Start(point, model.maximization(point))
 
 
 def _intercept_only(pooled: Pooled) -> Theta:
@@ -141,24 +157,22 @@ def _intercept_only(pooled: Pooled) -> Theta:
     # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
     # would make the start depend on the unit of the cells.
     half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
-    mean = (pooled.margins.rows.sum() + half) / (n_observations + 2 * half)
+    mean = (pooled.total + half) / (n_observations + 2 * half)
     intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
     n_rows, n_columns = pooled.support.shape
     effects = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns))
     return Theta(effects, zero_low_rank(pooled.support.shape))
 
 
-def start_again(
-    model: LowRankModel, federation: Federation, before: LowRankModel, server: Any, theta: Theta
-) -> Start:
+def start_again(model: LowRankModel, before: LowRankModel, server: Any, theta: Theta) -> Start:
     """Start from the complete state of an earlier fit of the same cells, or from its θ.
 
     θ lacks the parts that the model no longer has. ``server`` is the final state of the earlier
-    fit; it already knows the cells, so that nothing is sent.
+    fit.
     """
     if _takes_same_steps(model, before):
         return Start(server.statistics, server.parameters)
-    return start_run(model, federation, theta)._replace(uplink_bits=0)
+    return start_run(model, theta)
 
 
 def _takes_same_steps(one: LowRankModel, other: LowRankModel) -> bool:
@@ -169,22 +183,3 @@ def _takes_same_steps(one: LowRankModel, other: LowRankModel) -> bool:
         and one.pooled._replace(**given) == other.pooled._replace(**given)
         and np.array_equal(one.pooled.support.counts, other.pooled.support.counts)
     )
-
-
-def _setup_bits(federation: Federation, shape: tuple[int, int], effects: EffectsName) -> int:
-    """Bits of the first messages: indices of cells, counts in 7-bit bytes, margins as doubles."""
-    n_rows, n_columns = shape
-    cells = federation.rows
-    bits = federation.n_samples * (n_rows * n_columns - 1).bit_length()
-    bits += 8 * int(np.ceil(np.log2(cells.counts + 1) / 7).sum())
-    owners = np.repeat(np.arange(federation.n_clients, dtype=np.int64), federation.lengths)
-    if effects in ("both", "rows"):
-        bits += FLOAT_BITS * _n_distinct(owners * n_rows + cells.rows)
-    if effects in ("both", "columns"):
-        bits += FLOAT_BITS * _n_distinct(owners * n_columns + cells.columns)
-    return bits
-
-
-def _n_distinct(numbers: IntArray) -> int:
-    """Number of distinct values in a non-empty array, much faster than with numpy.unique."""
-    return 1 + int(np.count_nonzero(np.diff(np.sort(numbers))))

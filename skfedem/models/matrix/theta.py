@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._cells import distinct_cells
-from ..._input.cells import CellData
+from ..._data.cells import CellData
 from ..._typing import FloatArray, IntArray
 
 
@@ -46,24 +45,16 @@ class Cells(NamedTuple):
         Mean of the observations of a cell, by one client or by all.
     counts : ndarray of shape (n_cells,)
         Number of these observations.
-    positions : ndarray of int, shape (n_cells,), default=None
-        Index of each cell among the distinct observed cells of all clients, which are in row-major
-        order. Only the rows of a federation have it.
     """
 
     rows: IntArray
     columns: IntArray
     values: FloatArray
     counts: FloatArray
-    positions: IntArray | None = None
 
     def take(self, index: NDArray[Any] | slice) -> Cells:
         """Some of the cells."""
-        return Cells._make(None if column is None else column[index] for column in self)
-
-    def with_positions(self, n_columns: int) -> Cells:
-        """The cells of all clients, with their positions."""
-        return self._replace(positions=distinct_cells(self.rows, self.columns, n_columns)[2])
+        return Cells._make(column[index] for column in self)
 
 
 class Effects(NamedTuple):

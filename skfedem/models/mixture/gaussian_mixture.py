@@ -25,7 +25,7 @@ from .component_units import ComponentUnits, component_units, limited_by_rows
 from .domain import safeguarded_step
 from .m_step import MStep
 from .parameters import Parameters
-from .stream import field_with_moment, with_scatter, with_vanishing_ones_frozen
+from .stream_moments import field_with_moment, with_scatter, with_vanishing_ones_frozen
 
 
 class _BlockSize(NamedTuple):

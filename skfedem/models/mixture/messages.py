@@ -35,9 +35,9 @@ def mean_of_rows(rows: ClientRows) -> FloatArray:
     first = take_rows(federation.rows, federation.offsets[clients]).astype(np.float64)
     sums = np.zeros((len(clients), d))
     for group, block, lengths, weights in read(federation, clients, _rows_at_once(d)):
-        apart = np.subtract(block, np.repeat(first[group], lengths, axis=0), order="C")
-        ones = np.ones((1, len(block))) if weights is None else weights[None]
-        sums[group] += segment_products(ones, np.ascontiguousarray(apart.T), lengths)
+        apart = np.subtract(block, np.repeat(first[group], lengths, axis=0), order="C").T
+        weighted = np.ascontiguousarray(apart if weights is None else apart * weights)
+        sums[group] += np.add.reduceat(weighted, np.cumsum(lengths) - lengths, axis=1).T
     return first + sums / federation.totals_of(clients)[:, None]
 
 
@@ -86,17 +86,15 @@ def _by_rows(left: FloatArray, right: FloatArray) -> FloatArray:
 
 def random_statistics(rows: ClientRows, model: GaussianMixtureModel, seed: int) -> FloatArray:
     """Mean statistics under posterior probabilities that each client draws for its rows."""
-    ids = rows.ids
-    generators = [
-        _random.client_generator(seed, _random.INITIALISATION, 0, client) for client in ids.tolist()
-    ]
+    n_read = np.zeros(len(rows.clients), dtype=np.int64)
 
     def posterior(block: NDArray[Any], lengths: IntArray, group: slice) -> FloatArray:
-        drawn = [
-            generator.random((length, model.n_components))
-            for generator, length in zip(generators[group], lengths.tolist(), strict=True)
-        ]
-        shares = np.concatenate(drawn).T
+        within = np.arange(len(block)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        numbers = np.repeat(n_read[group], lengths) + within
+        n_read[group] += lengths
+        keys = (np.repeat(rows.ids[group], lengths) << 32 | numbers).astype(np.uint64)
+        address = seed, _random.INITIALISATION, 0
+        shares = np.ascontiguousarray(_random.row_uniforms(*address, keys, model.n_components).T)
         return shares / sum_of_rows(shares)
 
     return _assigned_means(rows, model, posterior)

@@ -14,14 +14,14 @@ from low_rank_cells import (
     dense,
     every_family,
     fitted,
+    model_of_cells,
     no_effects,
     observations,
     problem_of,
 )
-from problems import weighted_sum
 from skfedem import FederatedMatrixImputer
+from skfedem._data.cells import read_cells
 from skfedem._federation import Federation, offsets_of
-from skfedem._input.cells import check_cells
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
@@ -34,7 +34,7 @@ from skfedem.models.matrix.proximal import (
     objective,
     proximal_step,
 )
-from skfedem.models.matrix.start import cell_federation, low_rank_model, start_run
+from skfedem.models.matrix.start import cell_federation, start_run
 from skfedem.models.matrix.theta import (
     Cells,
     Effects,
@@ -174,12 +174,12 @@ def test_minibatches_of_clients_of_very_unlike_effort_do_not_diverge(family, sol
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_the_norm_of_a_field_does_not_depend_on_the_step_along_it(adaptive):
     # From nothing, of full rank and without a penalty, a step is γ η W.
-    problem, federation = problem_of(
+    problem, _ = problem_of(
         observations("gaussian", overlap=True), "gaussian", penalty=0.0, effects="none",
         adaptive=adaptive,
     )  # fmt: skip
     model = problem.model
-    start = start_run(model, federation).statistics
+    start = start_run(model).statistics
     field = np.random.default_rng(0).standard_normal(len(start.sums))
     expected = np.square(model.scale * field).sum()
     assert_allclose(model.field_sq_norm(start, field), expected, rtol=1e-10)
@@ -220,10 +220,10 @@ def test_it_is_algorithm_7_of_one_observer_step_by_step(penalty):
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_noisy_steps_are_those_of_the_theory(family, adaptive):
     # Θ⁺ = SVT(Θ + γ η W), by γ η λ, with dense matrices. Directions for any rank are all there are.
-    problem, federation = problem_of(observations(family, overlap=True), family, adaptive=adaptive)
+    problem, _ = problem_of(observations(family, overlap=True), family, adaptive=adaptive)
     model, generator = problem.model, np.random.default_rng(0)
     pooled, support = model.pooled, model.pooled.support
-    point = start_run(model, federation).statistics
+    point = start_run(model).statistics
     for step_size in (1.0, 0.5, 0.5, 0.1, 0.1):
         field = 0.05 * generator.standard_normal(len(support.counts))
         before, point = point, model.server_step(point, field, step_size, exact=False).statistics
@@ -353,10 +353,10 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
     # Presences are rare: where the start is, their variance is a tenth of the largest.
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, (np.arange(40) % 40 == 0) * 1.0, np.full(40, 3.0))
-    federation = Federation(cells.with_positions(4), offsets_of([40]), np.ones(1))
+    federation = Federation(cells, offsets_of([40]), np.ones(1))
     imputer = FederatedMatrixImputer(1, family=family, penalty=0.1, step_size=1.0)
-    model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
-    step = start_run(model, federation).statistics.natural_step
+    model = model_of_cells(imputer, federation, (10, 4), np.zeros(1))
+    step = start_run(model).statistics.natural_step
     # Observations are divided by their mean number.
     assert_allclose(1 / step, largest_variance * model.pooled.support.counts.max(), rtol=1e-12)
 
@@ -364,13 +364,13 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
 def test_the_first_step_is_finite_where_a_run_has_diverged():
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, np.zeros(40), np.ones(40))
-    federation = Federation(cells.with_positions(4), offsets_of([40]), np.ones(1))
+    federation = Federation(cells, offsets_of([40]), np.ones(1))
     imputer = FederatedMatrixImputer(1, family="poisson", effects="none")
-    model = low_rank_model(imputer, federation, (10, 4), np.zeros(1))
+    model = model_of_cells(imputer, federation, (10, 4), np.zeros(1))
     # All means are 0, for exp underflows; warnings are errors.
     low_rank = LowRank(np.full((10, 1), 10**-0.5), np.array([1e5]), np.full((4, 1), -0.5))
     theta = Theta(no_effects((10, 4)), low_rank)
-    assert np.isfinite(start_run(model, federation, theta).statistics.natural_step)
+    assert np.isfinite(start_run(model, theta).statistics.natural_step)
 
 
 def pooled_everywhere(counts, family, penalty=0.0):
@@ -454,7 +454,7 @@ def test_where_nothing_is_curved_a_step_is_finite():
 def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
     cell = np.array([[1.0, np.nan], [2.0, 3.0]])
     X = [np.stack([cell] * 3), cell, cell[:, ::-1] * [1, np.nan]]
-    data = check_cells(FederatedMatrixImputer(), X, family=FAMILIES["gaussian"])
+    data = read_cells(FederatedMatrixImputer(), X, family=FAMILIES["gaussian"])
     for client_weights in ("n_samples", "uniform"):
         federation = cell_federation(data, client_weights)
         assert federation.weights.sum() == pytest.approx(1, abs=1e-15)
@@ -464,17 +464,19 @@ def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
 def test_a_group_of_clients_alone_sends_what_it_sends_among_all(family):
     problem, federation = problem_of(observations(family, overlap=True), family)
     model, every = problem.model, federation
-    theta = start_run(model, every).parameters
+    theta = start_run(model).parameters
 
-    def message(federation):
+    def message(federation, first=0):
         clients = np.arange(federation.n_clients)
         residuals = model.all_rows(federation, theta, clients).statistics
-        return weighted_sum(model, federation, residuals)
+        layout = model.vectors(federation)._replace(positions=model.positions[first:])
+        terms = layout.weighted(federation.weights, clients, residuals)
+        return layout.total(clients, [terms], [0])
 
     def group(first, last):
         rows = every.rows.take(slice(every.offsets[first], every.offsets[last]))
         offsets = every.offsets[first : last + 1] - every.offsets[first]
         return Federation(rows, offsets, every.weights[first:last])
 
-    total = message(group(0, 2)) + message(group(2, every.n_clients))
+    total = message(group(0, 2)) + message(group(2, every.n_clients), every.offsets[2])
     assert_allclose(total, message(every), rtol=1e-12, atol=1e-14)

@@ -18,7 +18,7 @@ from problems import (
 )
 from skfedem.models._base import Start
 from skfedem.models.mixture.parameters import in_row_units
-from skfedem.models.mixture.stream import for_stream
+from skfedem.models.mixture.stream_moments import for_stream
 
 
 @every_covariance_type

@@ -1,0 +1,274 @@
+"""Validation of the imputer's data as observed cells. The user's data are never modified."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from .._federation import MOST_CLIENTS, client_groups, offsets_of
+from .._messages import plural
+from .._parameters import check_choice
+from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Table
+from .features import column_names
+from .labels import check_no_labels, check_not_name, warn_of_labels
+from .matrices import GIVE_MATRICES, holds_clients
+from .observations import (
+    Family,
+    Observations,
+    check_values,
+    marker,
+    observations_of_list,
+    observations_of_table,
+    observations_of_triplets,
+)
+from .tables import check_not_vectors, is_client_list, is_frame
+
+# Number of observations sorted at once, to limit the memory in addition to input and result.
+_BLOCK = 2**20
+
+
+class CellData(NamedTuple):
+    """Observed cells of all clients, client after client, each client's in row-major order.
+
+    Attributes
+    ----------
+    rows, columns : ndarray of int32, shape (n_cells,)
+        Distinct cells of each client; several clients may have the same cell.
+    values : ndarray of float64, shape (n_cells,)
+        Mean of the client's observations of the cell.
+    counts : ndarray of float64, shape (n_cells,)
+        Number of these observations.
+    offsets : ndarray of intp, shape (n_clients + 1,)
+        Client ``i`` owns the cells ``offsets[i]:offsets[i + 1]``, which may be none.
+    log_base_measure : ndarray of shape (n_clients,)
+        Sum of log ρ(y - origin) over the client's observations.
+    ids : ndarray of shape (n_clients,)
+        Sorted labels of the clients, or their positions in a list.
+    shape : tuple of int
+        (J, L).
+    row_offsets : ndarray of intp, shape (n_clients + 1,), or None
+        With ``rows="disjoint"``, client ``i`` has the rows ``row_offsets[i]:row_offsets[i + 1]``.
+    observations : ndarray of shape (sum of counts,), or None
+        All observations, cell after cell, if requested.
+    origin : float
+        Origin that is subtracted from Gaussian observations and their θ, without changing
+        likelihoods; otherwise, squares of a large offset would cost digits. 0 for other families.
+    """
+
+    rows: NDArray[np.int32]
+    columns: NDArray[np.int32]
+    values: FloatArray
+    counts: FloatArray
+    offsets: IntArray
+    log_base_measure: FloatArray
+    ids: NDArray[Any]
+    shape: tuple[int, int]
+    row_offsets: IntArray | None
+    observations: FloatArray | None
+    origin: float
+
+    @property
+    def observers(self) -> IntArray:
+        """Positions of the clients that have cells, in increasing order."""
+        return np.flatnonzero(np.diff(self.offsets))
+
+
+def read_cells(
+    estimator: BaseEstimator,
+    X: MatricesLike,
+    clients: ArrayLike | None = None,
+    *,
+    shape: tuple[int, int] | None = None,
+    family: Family,
+    keep_observations: bool = False,
+) -> CellData:
+    """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its ``missing_values``, ``rows`` and ``effects`` are read.
+    X : list of clients, 3-D array, or one matrix
+        A client in a list is a matrix with missing cells, a 3-D array (observers, sites, months),
+        or a sparse matrix whose stored entries (including zeros) are the observations. In a single
+        3-D array, each observer is a client. A single matrix is one client, unless `clients` labels
+        its rows.
+    clients : array-like of shape (n_rows,), default=None
+        Client label of each row, if X is one table.
+    shape : tuple of int, default=None
+        (J, L). If given, dense 2-D arrays are (site, month, value) triplets.
+    family : Family
+    keep_observations : bool, default=False
+        Whether to keep all observations, in addition to the means of cells.
+
+    Returns
+    -------
+    data : CellData
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the data are invalid; the message names the client and the cell.
+    """
+    rows, missing = estimator.rows, marker(estimator.missing_values)
+    hint = "'disjoint' is for clients that each have rows of their own."
+    check_choice("rows", rows, get_args(RowsName), hint=hint)
+    named = None  # table whose columns name the features
+    if holds_clients(X):
+        check_no_labels(clients, GIVE_MATRICES)
+        observations = observations_of_list(list(X), shape, missing, rows)
+        if shape is None and column_names(X[0], 0) is not None:
+            named = X[0]
+    else:
+        check_not_name(clients)
+        check_not_vectors(X, clients)
+        if shape is None:
+            observations, named = observations_of_table(estimator, X, clients, missing), X
+            warn_of_labels(X, clients)
+        else:
+            observations = observations_of_triplets(X, clients, shape, missing, rows)
+    _check_features(estimator, named, observations.shape[1], reset=True)
+    check_values(observations, family, missing)
+    if not len(observations.codes):
+        raise ValueError(
+            "Expected at least one observed cell, got none from "
+            f"{plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
+            "what marks missing cells (missing_values)."
+        )
+    from_mean = estimator.effects != "none" and family.name == "gaussian"
+    origin = float(observations.values.mean()) if from_mean else 0.0
+    return _merged(observations, family, origin, keep_observations)
+
+
+def read_matrix(
+    estimator: BaseEstimator,
+    X: Table,
+    missing_values: float,
+    family: Family,
+    origin: float = 0.0,
+) -> CellData:
+    """Cells of one table, validated against the fitted estimator; may be empty."""
+    if is_client_list(X):
+        raise ValueError("Expected one table, got a list of tables. Give them one by one.")
+    missing = marker(missing_values)
+    observations = observations_of_table(estimator, X, None, missing)
+    _check_features(estimator, X, observations.shape[1], reset=False)
+    return _valid(observations, family, missing, origin)
+
+
+def read_clients_of_sites(
+    X: MatricesLike,
+    shape: tuple[int, int],
+    missing_values: float,
+    family: Family,
+    origin: float,
+    *,
+    are_triplets: bool,
+) -> CellData:
+    """Cells of clients with the sites of a fit, whose matrix has shape (J, L), in one pass.
+
+    X is a list of clients or a 3-D array, as for ``read_cells``, without labels. Dense 2-D arrays
+    are triplets if ``are_triplets``. The result may be empty.
+    """
+    missing = marker(missing_values)
+    observations = observations_of_list(list(X), shape if are_triplets else None, missing, "shared")
+    if observations.shape != shape:
+        raise ValueError(f"Expected matrices of shape {shape}, got {observations.shape}.")
+    return _valid(observations, family, missing, origin)
+
+
+def read_triplets(
+    X: Table, shape: tuple[int, int], missing_values: float, family: Family, origin: float
+) -> CellData:
+    """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
+
+    The result may be empty.
+    """
+    missing = marker(missing_values)
+    return _valid(observations_of_triplets(X, None, shape, missing), family, missing, origin)
+
+
+def _valid(observations: Observations, family: Family, missing: float, origin: float) -> CellData:
+    check_values(observations, family, missing)
+    return _merged(observations, family, origin)
+
+
+def check_not_triplets(X: Table, n_columns: int) -> None:
+    """Raise if X does not have the columns of the fit, but three columns like triplets."""
+    if not issparse(X) and n_columns != 3 and getattr(X, "shape", ())[1:] == (3,):
+        raise ValueError(
+            f"Expected a matrix of {plural(n_columns, 'column')}, got 3. Give [X] if these are "
+            "(site, month, value) triplets."
+        )
+
+
+def _check_features(estimator: BaseEstimator, table: Table, n_columns: int, *, reset: bool) -> None:
+    """Store or compare number and names of the features; only a DataFrame has names."""
+    named = table if is_frame(table) else np.empty((0, n_columns))
+    validate_data(estimator, named, reset=reset, skip_check_array=True)
+
+
+def _merged(
+    observations: Observations, family: Family, origin: float, keep_observations: bool = False
+) -> CellData:
+    """Sort each client's observations by cell, and merge those of the same cell."""
+    offsets, shape = observations.offsets, observations.shape
+    lengths, n_cells = np.diff(offsets), math.prod(shape)
+    parts = []
+    # Keys of a group's clients differ by multiples of n_cells, which must not overflow int64.
+    for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
+        counted, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
+        keys, values = _sorted_by_cell(
+            observations.codes[part], observations.values[part], counted, n_cells
+        )
+        # From sorted values, so that sums do not depend on the order of triplets.
+        owners = np.repeat(np.arange(len(counted)), counted)
+        measures = np.bincount(owners, family.log_base_measure(values - origin), len(counted))
+        kept = values if keep_observations else np.empty(0)
+        parts.append((*_means_of_cells(keys, values, len(counted), shape), measures, kept))
+    rows, columns, means, counts, n_client_cells, base_measures, kept = map(
+        np.concatenate, zip(*parts, strict=True)
+    )
+    return CellData(
+        rows,
+        columns,
+        means,
+        counts,
+        offsets=offsets_of(n_client_cells),
+        log_base_measure=base_measures,
+        ids=np.arange(1) if observations.ids is None else observations.ids,
+        shape=shape,
+        row_offsets=observations.row_offsets,
+        observations=kept if keep_observations else None,
+        origin=origin,
+    )
+
+
+def _sorted_by_cell(
+    codes: NDArray[np.int64], values: FloatArray, lengths: IntArray, n_cells: int
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Keys ``client * n_cells + code`` of some clients' observations, sorted, and their values."""
+    keys = np.repeat(np.arange(len(lengths), dtype=np.int64) * n_cells, lengths) + codes
+    if not (keys[1:] < keys[:-1]).any():
+        return keys, values
+    order = np.argsort(keys, kind="stable")
+    return keys[order], values[order]
+
+
+def _means_of_cells(
+    keys: NDArray[np.int64], values: FloatArray, n_clients: int, shape: tuple[int, int]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], FloatArray, FloatArray, IntArray]:
+    """Rows, columns, means and counts of observations with one key, and each client's cells."""
+    n_rows, n_columns = shape
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(starts, append=len(keys)).astype(np.float64)
+    owners, cells = np.divmod(keys[starts], n_rows * n_columns)
+    rows, columns = (index.astype(np.int32) for index in np.divmod(cells, n_columns))
+    means = np.add.reduceat(values, starts) / counts
+    return rows, columns, means, counts, np.bincount(owners, minlength=n_clients)

@@ -1,0 +1,233 @@
+"""Rows of all clients, from a list of tables, or one table and labels, to a federation.
+
+The user's data are never modified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, validate_data
+
+from .._federation import Federation, offsets_of, sample_weight_of, weights_of_clients
+from .._messages import label_repr
+from .._rows import JoinedRows, ReorderedRows, Rows, precision_of
+from .._typing import ClientsLike, ClientWeights, FloatArray, IntArray, RowWeights, Table
+from .features import set_features
+from .labels import check_no_labels, check_not_name, group_rows, warn_of_labels
+from .rows import (
+    Locate,
+    check_finite,
+    check_weights,
+    row_alone,
+    row_in_list,
+    row_weights,
+    row_with_label,
+)
+from .tables import (
+    GIVE_TABLES,
+    as_numbers,
+    check_dimensions,
+    check_not_empty,
+    check_not_vectors,
+    is_client_list,
+    is_frame,
+    is_mapped,
+)
+
+# Up to this number of bytes, unordered tables are copied in the order of clients, which is faster
+# to read; larger tables are not copied.
+_LARGEST_COPY = 2**28
+
+
+class ClientData(NamedTuple):
+    """Validated rows of all clients, and the clients' labels.
+
+    ``row_weight`` is the weight of every row if equal weights were dropped, otherwise 1.
+    """
+
+    federation: Federation
+    ids: NDArray[Any]
+    row_weight: float = 1.0
+
+
+def read_clients(
+    estimator: BaseEstimator,
+    X: ClientsLike,
+    clients: ArrayLike | None = None,
+    sample_weight: RowWeights | None = None,
+    *,
+    client_weights: ClientWeights = "n_samples",
+    drop_equal_weights: bool = False,
+    allow_nan: bool = False,
+) -> ClientData:
+    """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Estimator for scikit-learn's checks of features and their names.
+    X : list of 2-D arrays or DataFrames, or one 2-D array or DataFrame
+    clients : array-like of shape (n_samples,), default=None
+        Client label of each row, if X is one table.
+    sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+        Weight of each row, as a list with one array for each client if X is a list. Rows of weight
+        zero are dropped.
+    client_weights : {"n_samples", "uniform"}
+        Weights w_i.
+    drop_equal_weights : bool, default=False
+        Whether only the ratios of row weights matter, so that equal ones are not kept.
+    allow_nan : bool, default=False
+        Whether values may be NaN.
+
+    Returns
+    -------
+    data : ClientData
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the data are invalid; the message names the client.
+    """
+    order: IntArray | None = None
+    locate: Locate = row_alone
+    if is_client_list(X):
+        check_no_labels(clients)
+        rows, offsets = _stacked_tables(estimator, X)
+        ids: NDArray[Any] = np.arange(len(X))
+        locate = row_in_list(offsets)
+    else:
+        check_not_name(clients)
+        _check_not_3d(X)
+        check_not_vectors(X, clients)
+        rows = _one_table(estimator, X, reset=True)
+        ids, offsets = np.arange(1), np.array([0, len(rows)])
+        if clients is not None:
+            warn_of_labels(X, clients)
+            ids, order, offsets = group_rows(clients, len(rows))
+            locate = row_with_label(ids, order, offsets)
+    weights = None if sample_weight is None else row_weights(X, sample_weight)
+    check_finite(rows, _names(estimator), locate, allow_nan=allow_nan)
+    if order is not None:
+        rows = _selected(rows, order)
+    if weights is None:
+        return ClientData(_federation(rows, offsets, None, client_weights), ids)
+    check_weights(weights, locate)
+    weights = weights if order is None else weights[order]
+    rows, offsets, weights = _positive(rows, offsets, weights, ids)
+    if (weights == 1).all():
+        return ClientData(_federation(rows, offsets, None, client_weights), ids)
+    if drop_equal_weights and (weights == weights[0]).all():
+        federation = _federation(rows, offsets, None, client_weights)
+        return ClientData(federation, ids, row_weight=float(weights[0]))
+    return ClientData(_federation(rows, offsets, weights, client_weights), ids)
+
+
+def read_rows(estimator: BaseEstimator, X: Table, *, allow_nan: bool = False) -> NDArray[Any]:
+    """Validate one table against the fitted estimator."""
+    rows = _one_table(estimator, X, reset=False)
+    check_finite(rows, _names(estimator), row_alone, allow_nan=allow_nan)
+    return rows
+
+
+def _names(estimator: BaseEstimator) -> NDArray[Any] | None:
+    return getattr(estimator, "feature_names_in_", None)
+
+
+def _check_not_3d(X: Table) -> None:
+    n_dimensions = getattr(X, "ndim", 2)
+    if n_dimensions > 2:
+        raise ValueError(
+            f"Expected 2-D data, got one array with {n_dimensions} dimensions and shape {X.shape}. "
+            f"If its first axis counts clients, give list(X). {GIVE_TABLES}"
+        )
+
+
+def _one_table(estimator: BaseEstimator, X: Table, *, reset: bool) -> NDArray[Any]:
+    """Rows of one table, whose values are not checked yet."""
+    table = X if issparse(X) else as_numbers(X)  # scikit-learn refuses sparse ones
+    # Memory-mapped integers are converted when they are read, not all at once.
+    dtype = "numeric" if is_mapped(table) else [np.float64, np.float32]
+    if not is_frame(X):
+        return validate_data(estimator, table, dtype=dtype, reset=reset, ensure_all_finite=False)
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    return check_array(
+        table, dtype=dtype, ensure_all_finite=False, estimator=estimator, input_name="X"
+    )
+
+
+def _stacked_tables(estimator: BaseEstimator, X: Sequence[Table]) -> tuple[Rows, IntArray]:
+    """Rows of a list of tables, and the offsets of the clients."""
+    check_not_empty(X, GIVE_TABLES)
+    tables = [_client_table(table, k) for k, table in enumerate(X)]
+    set_features(estimator, X, [table.shape for table in tables])
+    offsets = offsets_of([len(table) for table in tables])
+    if len(tables) == 1:
+        return _as_floats(tables[0]), offsets
+    if any(map(is_mapped, tables)):
+        return JoinedRows([_as_floats(table) for table in tables]), offsets
+    dtype = np.float32 if all(t.dtype == np.float32 for t in tables) else np.float64
+    return np.concatenate(tables, dtype=dtype), offsets
+
+
+def _client_table(table: Table, k: int) -> NDArray[Any]:
+    """One client's rows as a 2-D array of real numbers."""
+    if issparse(table):
+        raise TypeError(
+            f"Expected a dense table for client {k}, got a sparse {type(table).__name__}. Use "
+            "`.toarray()` if it fits in memory."
+        )
+    array = as_numbers(table, f" for client {k}")
+    expected = f"Expected a 2-D table (rows by features) for client {k}"
+    check_dimensions(array, (2,), expected, GIVE_TABLES)
+    if not len(array):
+        raise ValueError(
+            f"Expected at least one row for every client, got none for client {k} (shape "
+            f"{array.shape}). Leave clients without rows out of the list."
+        )
+    return array
+
+
+def _as_floats(table: NDArray[Any]) -> NDArray[Any]:
+    """Rows as float32 or float64; memory-mapped ones are converted when they are read."""
+    return table if is_mapped(table) else table.astype(precision_of(table), copy=False)
+
+
+def _selected(rows: Rows, positions: IntArray) -> Rows:
+    """Rows in another order, or a subset; large or memory-mapped tables are not copied."""
+    if isinstance(rows, np.ndarray) and rows.nbytes <= _LARGEST_COPY and not is_mapped(rows):
+        return rows.take(positions, axis=0)
+    half = np.min_scalar_type(-len(rows))  # usually half the memory
+    return ReorderedRows(rows, positions.astype(half))
+
+
+def _positive(
+    rows: Rows, offsets: IntArray, weights: FloatArray, ids: NDArray[Any]
+) -> tuple[Rows, IntArray, FloatArray]:
+    """Rows with positive weights; raise if a client has none."""
+    kept = weights > 0
+    counts = np.add.reduceat(kept, offsets[:-1], dtype=np.intp)
+    if not counts.all():
+        raise ValueError(
+            "Expected a row with a positive sample_weight for every client, got weights that are "
+            f"all zero for client {label_repr(ids[np.argmin(counts)])}. Leave such clients out."
+        )
+    if kept.all():
+        return rows, offsets, weights
+    return _selected(rows, np.flatnonzero(kept)), offsets_of(counts), weights[kept]
+
+
+def _federation(
+    rows: Rows, offsets: IntArray, weights: FloatArray | None, client_weights: ClientWeights
+) -> Federation:
+    """Federation with weights w_i of the clients."""
+    if weights is None:
+        return Federation(rows, offsets, weights_of_clients(np.diff(offsets), client_weights))
+    sample_weight = sample_weight_of(weights, offsets)
+    client_shares = weights_of_clients(sample_weight.totals, client_weights)
+    return Federation(rows, offsets, client_shares, sample_weight)

@@ -1,0 +1,1 @@
+"""Parts of the estimator of population models."""

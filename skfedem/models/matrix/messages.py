@@ -1,0 +1,53 @@
+"""What clients of a matrix send before the first round: functions of their own cells.
+
+Each takes the ``ClientRows`` of some clients. The server learns which cells they observed and how
+often, and the sums of their observations over rows and columns, but no single observation.
+"""
+
+from __future__ import annotations
+
+from scipy.sparse import csr_array
+
+from ..._cells import cell_codes
+from ..._client_vectors import row_indices
+from ..._federation import ClientRows, offsets_of
+from ..._typing import FloatArray, IntArray
+from .theta import Cells
+
+
+def observed_cells(rows: ClientRows, n_columns: int) -> IntArray:
+    """Codes of each client's cells, client after client."""
+    cells = _cells(rows)
+    return cell_codes(cells.rows, cells.columns, n_columns)
+
+
+def numbers_of_observations(rows: ClientRows) -> FloatArray:
+    """Number of observations of each of these cells."""
+    return _cells(rows).counts
+
+
+def row_sums(rows: ClientRows, n_rows: int) -> csr_array:
+    """Sums of each client's observations in the rows that it visited."""
+    cells = _cells(rows)
+    return _sums(rows, cells, cells.rows, n_rows)
+
+
+def column_sums(rows: ClientRows, n_columns: int) -> csr_array:
+    """Sums of each client's observations in the columns that it visited."""
+    cells = _cells(rows)
+    return _sums(rows, cells, cells.columns, n_columns)
+
+
+def _cells(rows: ClientRows) -> Cells:
+    cells: Cells = rows.federation.rows
+    return cells.take(row_indices(rows.federation.offsets, rows.clients))
+
+
+def _sums(rows: ClientRows, cells: Cells, lines: IntArray, n_lines: int) -> csr_array:
+    """Sums of each client's observations by row or column, where it has any."""
+    offsets = offsets_of(rows.federation.lengths_of(rows.clients))
+    # Sums are formed in place.
+    terms = cells.counts * cells.values, lines.copy(), offsets
+    sums = csr_array(terms, shape=(len(rows.clients), n_lines))
+    sums.sum_duplicates()
+    return sums

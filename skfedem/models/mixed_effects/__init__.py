@@ -1,0 +1,1 @@
+"""Nonlinear mixed effects: population models of repeated measurements, Gaussian in φ."""

@@ -1,0 +1,234 @@
+"""Nonlinear mixed effects as a curved exponential family whose rows are subjects.
+
+For subject i and its observations j::
+
+    φ_i = centre + Bᵀ x_i + η_i        η_i ~ N(0, Ω)        ψ_i = h(φ_i)
+    y_ij = f(ψ_i, x_ij) + residual error
+
+The statistics are those of ``layout``, of φ minus the centre: far from 0, φ φᵀ would lose digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._federation import ClientSizes
+from ..._typing import FloatArray, IntArray
+from .._base import ClientSums, RowModel, Step
+from ..client_rows import segment_sums
+from . import maximization as m_step
+from .conditional import Population, Structure
+from .layout import Layout
+from .maximization import Constants, Theta
+from .message_units import MessageUnits, message_units
+from .quadrature import conditional, mean_statistics
+from .residual_errors import ResidualError
+from .subjects import Subjects, unpack
+from .transforms import Transform
+
+# Doubles in the predictions of a block, about 4 MB.
+_CACHE_SIZE = 2**19
+# A step γ towards the statistics of any data keeps at least 1 - γ of Ω and of the squares. A step
+# that keeps less than half of this is rejected; so is one of any size that keeps less than a
+# quarter.
+_KEPT_SHARE, _FEWEST_KEPT = 0.5, 0.25
+_MAX_HALVINGS = 20
+# Steps γ that each change Ω or the squares by a random share δ add up to δ / √(2 γ), which may be
+# at most this share of them.
+_LARGEST_DEVIATION = 0.6
+# Shares of n / ω_p, of n b / (q (1 + ω_p)) and of √(n b / (1 + ω_p)): a fifth of those of mixtures.
+_CLIENTS, _NOISE, _SPIDER = 0.006, 0.02, 0.02
+
+
+class Parameters(NamedTuple):
+    """θ: coefficients B (c, p), Ω (p, p), squares (r,), and all of them as a vector (q,)."""
+
+    coefficients: FloatArray
+    covariance: FloatArray
+    squares: FloatArray
+    natural: FloatArray
+
+    @property
+    def theta(self) -> Theta:
+        """B, Ω and the squares."""
+        return Theta(*self[:3])
+
+
+@dataclass(frozen=True, eq=False)
+class MixedEffectsModel(RowModel):
+    """Population model with an E-step by quadrature.
+
+    Parameters
+    ----------
+    structure : callable
+        Structural model.
+    transforms : dict of Transform
+        By the names of the parameters.
+    error : ResidualError
+    layout : Layout
+    sent : Constants
+        What clients have sent once.
+    center : ndarray of shape (p,)
+        Centre of φ, which is not estimated.
+    regressors : tuple of str
+    n_observations : int
+        Number of observations for which rows have places.
+    n_nodes : int
+        Number of nodes in each dimension.
+    """
+
+    structure: Structure
+    transforms: Mapping[str, Transform]
+    error: ResidualError
+    layout: Layout
+    sent: Constants
+    center: FloatArray
+    regressors: tuple[str, ...]
+    n_observations: int
+    n_nodes: int = 5
+
+    @property
+    def n_statistics(self) -> int:
+        """Length q of the statistic vector."""
+        return self.layout.size
+
+    @cached_property
+    def block_rows(self) -> int:
+        """Number of subjects for which the predictions at all nodes fit into the cache."""
+        of_subject = self.n_observations * self.n_nodes**self.layout.n_parameters
+        return max(1, _CACHE_SIZE // of_subject)
+
+    # ---- E-step
+
+    def features(self, rows: NDArray[Any]) -> Subjects:
+        """Subjects of packed rows."""
+        return unpack(rows, self.n_observations, self.regressors)
+
+    def expectation(
+        self,
+        natural: FloatArray,
+        features: Subjects,
+        lengths: IntArray,
+        sample_weight: FloatArray | None = None,
+    ) -> ClientSums:
+        """Sums over each client's subjects of the conditional statistics and of log p(y; θ)."""
+        population = self.population(natural, features, lengths)
+        distribution = conditional(population, features, self.n_nodes)
+        centred = population.means - self.center[:, None]
+        parts = mean_statistics(population, features, distribution, centred)
+        statistics, log_likelihood = self.layout.join(*parts), distribution.log_likelihood
+        if sample_weight is not None:
+            statistics = statistics * sample_weight[:, None]
+            log_likelihood = log_likelihood * sample_weight
+        starts = np.cumsum(lengths) - lengths
+        return ClientSums(
+            statistics=np.add.reduceat(statistics, starts),
+            log_likelihood=segment_sums(log_likelihood, lengths),
+        )
+
+    def population(
+        self, natural: FloatArray, subjects: Subjects, lengths: IntArray | None = None
+    ) -> Population:
+        """Population with the parameters of each subject's client.
+
+        ``natural`` has shape (q,), or (n_clients, q) with the number of subjects of each client.
+        """
+        coefficients, covariance, squares = self.layout.split(np.atleast_2d(natural))
+        roots = np.linalg.cholesky(covariance)
+        covariates = subjects.covariates
+        if len(coefficients) == 1:
+            coefficients = coefficients[0, :, :, None]
+        else:
+            assert lengths is not None  # as described
+            owners = np.repeat(np.arange(len(lengths)), lengths)
+            roots, squares = roots[owners], squares[owners]
+            coefficients = coefficients[owners].transpose(1, 2, 0)
+        # One covariate after the other: a subject's means do not depend on its company.
+        means = self.center[:, None] + np.zeros(subjects.n_subjects)
+        for own, values in zip(coefficients, covariates, strict=True):
+            means += own * values
+        return Population(
+            structure=self.structure,
+            transforms=self.transforms,
+            error=self.error,
+            means=means,
+            root=np.ascontiguousarray(roots.transpose(1, 2, 0)),
+            squares=np.ascontiguousarray(squares.T),
+        )
+
+    # ---- M-step
+
+    def parameters(self, theta: Theta) -> Parameters:
+        """Parameters θ with their vector."""
+        return Parameters(*theta, self.layout.join(*theta))
+
+    def maximization(self, statistics: FloatArray) -> Parameters:
+        """T(s), see ``maximization``."""
+        return self.parameters(m_step.maximization(self.layout, self.sent, statistics))
+
+    def statistics_of(self, parameters: Parameters) -> FloatArray:
+        """Inverse of T: the expected statistic under the parameters."""
+        return m_step.statistics_of(self.layout, self.sent, parameters.theta)
+
+    # ---- server
+
+    def server_step(
+        self, statistics: FloatArray, field: FloatArray, step_size: float, *, exact: bool
+    ) -> Step:
+        """``statistics + step_size * field``, halved until it stays in the domain of T."""
+        field_sq_norm, noisy = self.field_sq_norm(statistics, field), False
+        if exact:  # an average of statistics of data, and thus in the domain of T
+            return Step(statistics + step_size * field, field_sq_norm, 0, step_size)
+        before = m_step.maximization(self.layout, self.sent, statistics)
+        share = max(_KEPT_SHARE * (1 - step_size), _FEWEST_KEPT)
+        calm_share = 1 - step_size - _LARGEST_DEVIATION * np.sqrt(2 * step_size)
+        if calm_share > share:
+            noisy = not self._keeps(statistics + step_size * field, before, calm_share)
+        for halvings in range(_MAX_HALVINGS):
+            proposal = statistics + step_size * field
+            if self._keeps(proposal, before, share):
+                return Step(proposal, field_sq_norm, halvings, step_size, noisy)
+            step_size = step_size / 2
+        return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0, noisy=True)
+
+    def _keeps(self, proposal: FloatArray, before: Theta, share: float) -> bool:
+        least = share * before.covariance, share * before.squares
+        return m_step.keeps(self.layout, self.sent, proposal, least)
+
+    def surrogate(self, statistics: FloatArray, parameters: Parameters) -> float:
+        """``<s, φ(θ)> - ψ(θ)``; nats per subject."""
+        return m_step.surrogate(self.layout, self.sent, statistics, parameters.theta)
+
+    def averaging_bound(self, sizes: ClientSizes) -> float:
+        """Bound by the number of clients."""
+        return _CLIENTS * sizes.effective_n_clients
+
+    def noise_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
+        """Bound by the number of subjects read in a round, over q."""
+        n_subjects = sizes.effective_n_clients * batch_size
+        return _NOISE * n_subjects / (self.n_statistics * (1 + omega_p))
+
+    def spider_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
+        """Bound by the number of subjects read in a round."""
+        n_subjects = sizes.effective_n_clients * batch_size
+        return _SPIDER * np.sqrt(n_subjects / (1 + omega_p))
+
+    def message_units(self, parameters: Parameters) -> MessageUnits:
+        """Units in which subjects are similarly noisy."""
+        return message_units(self.layout, self.sent, parameters.theta)
+
+    def constants(self) -> FloatArray:
+        """Sizes, the centre, and what clients have sent once, to six digits."""
+        sent = np.append(self.sent.moment, self.sent.n_observations)
+        sizes = [self.n_observations, self.n_nodes]
+        return np.concatenate([sizes, np.arcsinh(np.append(self.center, sent)).round(6)]) + 0.0
+
+    def trace(self, parameters: Parameters) -> FloatArray:
+        """θ as a vector."""
+        return parameters.natural

@@ -1,0 +1,218 @@
+"""Validation of the user's initial values for a mixture, in the rows' units."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..._federation import SetUp
+from ..._messages import label_repr, repr_of
+from ..._parameters import check_shape, check_shares
+from ..._typing import CovarianceType, FloatArray
+from .covariances import COVARIANCES
+from .gaussian_mixture import GaussianMixtureModel
+from .messages import n_rows_too_far
+
+# Advice in error messages if a fit or a stream cannot continue.
+_TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
+
+# Largest distance or width of a start in standard deviations of the rows, and inverse of the
+# smallest width. Densities and message units contain fourth powers of distance / width, which would
+# overflow.
+_FARTHEST = 1e37
+# Largest ratio of reg_covar to a variance of the rows; here, no powers can overflow.
+_LARGEST_SHARE = 1e300
+
+
+class MixtureEstimator(Protocol):
+    """Estimator of a mixture, as its model and start know it.
+
+    ``means_`` and the like only exist after a fit.
+    """
+
+    n_components: int
+    covariance_type: CovarianceType
+    reg_covar: float
+    batch_size: int | None
+    weights_init: ArrayLike | None
+    means_init: ArrayLike | None
+    precisions_init: ArrayLike | None
+    fixed_covariance: ArrayLike | None
+
+    weights_: FloatArray
+    means_: FloatArray
+    covariances_: FloatArray
+    _fitted_type: CovarianceType
+
+
+class InitialParameters(NamedTuple):
+    """Validated initial values of the user, in the rows' units; None for those not given."""
+
+    weights: FloatArray | None = None
+    means: FloatArray | None = None
+    covariances: FloatArray | None = None
+    fixed_covariance: FloatArray | None = None
+
+
+def check_initial_parameters(
+    estimator: MixtureEstimator, n_features: int, *, warm: bool
+) -> InitialParameters:
+    """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
+
+    With ``warm``, the fitted parameters take the place of the initial values.
+    """
+    if warm:
+        _check_kind_of_fit(estimator, n_features)
+    fixed = _known_covariance(estimator, n_features)
+    if warm:
+        return InitialParameters(
+            estimator.weights_, estimator.means_, estimator.covariances_, fixed
+        )
+    size, weights, means = estimator.n_components, estimator.weights_init, estimator.means_init
+    if weights is not None:
+        weights = check_shares("weights_init", weights, size)
+    if means is not None:
+        means = check_shape("means_init", means, (size, n_features))
+    return InitialParameters(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
+
+
+def _known_covariance(estimator: MixtureEstimator, d: int) -> FloatArray | None:
+    """Validated ``fixed_covariance``, or None."""
+    if estimator.fixed_covariance is None:
+        return None
+    if estimator.covariance_type != "tied":
+        raise ValueError(
+            'Expected covariance_type="tied" with a fixed_covariance, got '
+            f"{repr_of(estimator.covariance_type)}. It is shared by all components."
+        )
+    if estimator.precisions_init is not None:
+        raise ValueError(
+            "Expected precisions_init=None with a fixed_covariance, got both. Give one."
+        )
+    fixed = check_shape("fixed_covariance", estimator.fixed_covariance, (d, d))
+    _check_positive_definite("fixed_covariance", fixed)
+    return fixed / 2 + fixed.T / 2  # a sum of large entries would overflow
+
+
+def _check_kind_of_fit(estimator: MixtureEstimator, n_features: int) -> None:
+    """Raise if covariance type or number of components or features differ from the last fit."""
+    n_components, n_features_before = estimator.means_.shape
+    for name, before, now in (
+        ("covariance_type", estimator._fitted_type, estimator.covariance_type),
+        ("n_components", n_components, estimator.n_components),
+        ("n_features", n_features_before, n_features),
+    ):
+        if now != before:
+            raise ValueError(
+                f"Expected {name}={repr_of(before)}, as in the last fit, got {repr_of(now)}. "
+                f"{_TO_BEGIN_ANEW}"
+            )
+
+
+def _inverses_of_precisions(estimator: MixtureEstimator, d: int) -> FloatArray | None:
+    """Covariances from the validated ``precisions_init``, or None."""
+    if estimator.precisions_init is None:
+        return None
+    structure = COVARIANCES[estimator.covariance_type]
+    shape = structure.shape(estimator.n_components, d)
+    precisions = check_shape("precisions_init", estimator.precisions_init, shape)
+    if structure.has_matrices:
+        _check_positive_definite("precisions_init", precisions)
+        with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` reports it
+            _, inverse = structure.cholesky_and_inverse(precisions)
+            return structure.precisions(np.swapaxes(inverse, -1, -2))
+    if (precisions <= 0).any():
+        raise ValueError(
+            f"Expected positive precisions_init, got {precisions.min():.3g}. They are inverses of "
+            "variances: give 1 / variance."
+        )
+    with np.errstate(over="ignore"):
+        return 1 / precisions
+
+
+def check_distance(model: GaussianMixtureModel, means: FloatArray | None) -> None:
+    """Raise if ``means_init`` are so far away that computations would overflow."""
+    if means is None:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        far = ~(np.abs(model.units.means_to_standard(means)).max(axis=1) <= _FARTHEST)
+    if far.any():
+        raise ValueError(
+            f"Expected means_init within {_FARTHEST:g} standard deviations of the rows, got "
+            f"{means[np.argmax(far)].tolist()} for component {np.argmax(far)}. Give it in the "
+            "units of the rows."
+        )
+
+
+def check_distance_of_rows(
+    model: GaussianMixtureModel, initial: InitialParameters, clients: SetUp, ids: NDArray[Any]
+) -> None:
+    """Raise if rows are too far from those that the units were computed from.
+
+    ``ids`` are the labels of the clients. A feature that has been constant so far has no unit yet,
+    unless the covariance is known.
+    """
+    has_unit = (model.units.standard_deviations > 0) | (initial.fixed_covariance is not None)
+    if not clients.mean(n_rows_too_far, model, _FARTHEST, has_unit)[0] > 0:
+        return
+    every = np.arange(clients.sizes.n_clients)
+    counts = np.concatenate(clients.collect(n_rows_too_far, every, model, _FARTHEST, has_unit))
+    raise ValueError(
+        f"Expected rows within {_FARTHEST:g} standard deviations of those that the first call or "
+        f"fit had, got {counts.max():.0f} beyond for client {label_repr(ids[counts.argmax()])}. "
+        "Drop such rows, or start over with warm_start=False if the units have changed."
+    )
+
+
+def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray | None) -> None:
+    """Raise if covariances, given in the rows' units, are too large or small in standard units."""
+    if covariances is None:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        standard = model.units.covariances_to_standard(covariances)
+    variances = model.structure.variances(standard)
+    if not (variances.min() >= _FARTHEST**-2 and variances.max() <= _FARTHEST**2):
+        found = model.structure.variances(covariances)
+        raise ValueError(
+            f"Expected {name} with variances within a factor of {_FARTHEST**2:g} of those of the "
+            f"rows, got variances from {found.min():.3g} to {found.max():.3g}. Give it in the "
+            "units of the rows."
+        )
+
+
+def check_regularization(model: GaussianMixtureModel) -> None:
+    """Raise if ``reg_covar`` is too large in standard units."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        variances = model.structure.variances(model.standard_reg_covar)
+    if not np.max(variances) <= _LARGEST_SHARE:
+        raise ValueError(
+            f"Expected reg_covar to be at most {_LARGEST_SHARE:g} times the variances of the rows, "
+            f"got {model.reg_covar:g}. Give it in the units of the rows, squared, or scale the "
+            "rows."
+        )
+
+
+def _check_positive_definite(name: str, matrices: FloatArray) -> None:
+    expected = f"Expected {name} to be symmetric and positive definite"
+    variances = np.diagonal(matrices, axis1=-2, axis2=-1)
+    if variances.min() < 0:
+        raise ValueError(
+            f"{expected}, got {variances.min():.3g} on a diagonal. Give positive numbers there."
+        )
+    # Scaled to a unit diagonal, so that tolerances do not depend on the units of features.
+    scale = np.sqrt(np.where(variances > 0, variances, 1.0))
+    scaled = matrices / scale[..., :, None] / scale[..., None, :]
+    if not np.allclose(scaled, np.swapaxes(scaled, -1, -2)):
+        apart = np.abs(matrices - np.swapaxes(matrices, -1, -2)).max()
+        raise ValueError(
+            f"{expected}, got one that differs from its transpose by up to {apart:.3g}. Give the "
+            "mean of the two."
+        )
+    smallest = np.linalg.eigvalsh(scaled).min()
+    if smallest <= 0:
+        raise ValueError(
+            f"{expected}, got the eigenvalue {smallest:.3g} with a unit diagonal. Drop features "
+            "that are constant or follow from others, or add a positive number to the diagonal."
+        )
