@@ -114,7 +114,7 @@ def _warn_of_steps(
     """Warn if steps were still shortened at the end, or if noise has cut them drastically."""
     safeguarded = state.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
-    planned, limit = schedule(state.server.round_index), state.server.step_limit
+    limit = state.server.step_limit
     if last_tenth.any():
         # A limit below the schedule shows that automatic steps were shortened.
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
@@ -126,7 +126,11 @@ def _warn_of_steps(
             f"{join_alternatives(ways)}.",
             ConvergenceWarning,
         )
-    elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * planned:
+        return
+    if not is_auto(estimator.step_size):
+        return  # nor is a function of the user's asked once more
+    planned = schedule(state.server.round_index)
+    if limit < _SMALL_SHARE * planned:
         ways = [*(against_noise(estimator) or ["a smaller step_size"]), *wording.remedies]
         warn(
             f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "

@@ -108,7 +108,7 @@ def test_clients_of_a_stream_know_the_second_moment_of_their_rows(is_known):
         model = replace(model, fixed_cholesky=np.tril([[2.0, 0, 0], [1, 3, 0], [0, 1, 1]]))
     parameters, every = mixture_parameters(model), np.arange(federation.n_clients)
     in_fit = model.all_rows(federation, parameters, every)
-    assert in_fit.uncompressed == 0
+    assert in_fit.uncompressed is None
     of_stream, start = for_stream(model, Start(model.statistics_of(parameters), parameters))
     in_stream = of_stream.all_rows(federation, start.parameters, every)
     assert_array_equal(in_stream.statistics, in_fit.statistics)
