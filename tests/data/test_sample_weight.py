@@ -23,6 +23,8 @@ from skfedem._federation import (
     offsets_of,
     sample_weight_of,
 )
+from skfedem._parallel import Workers
+from skfedem.clients.local import LocalClients
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.initial_parameters import InitialParameters
@@ -125,8 +127,10 @@ def test_centroids_and_their_tolerance_are_those_of_repeated_rows():
     for data, weight in ((clients, weights), (repeated, None)):
         estimator = FederatedGaussianMixture(3)
         federation = read_clients(estimator, data, sample_weight=weight).federation
-        model, _ = standardise(estimator, federation, InitialParameters())
-        centers.append(assignment._kmeans_centers(model, federation, 0)[0])
+        with Workers() as workers:
+            local = LocalClients(federation, workers)
+            model = standardise(estimator, local, InitialParameters())
+            centers.append(assignment._kmeans_centers(model, local, 0))
     assert_allclose(centers[0], centers[1], rtol=1e-10)
     for rows, v, copies in zip(clients, weights, repeated, strict=True):
         share = assignment._weighted_tol(rows, v) * rows.var(axis=0).mean()
@@ -371,7 +375,7 @@ def test_checkpoints_know_the_weights(tmp_path):
     others = [v.copy() for v in WEIGHTS]
     low, high = np.argmax(others[0] == 1), np.argmax(others[0] == 4)
     others[0][[low, high]] = 4, 1
-    with pytest.raises(ValueError, match="weights of rows"):
+    with pytest.raises(ValueError, match="got one with data="):
         fit(gm, CLIENTS, sample_weight=others, resume_from=path)
     resumed = fit(gm, CLIENTS, sample_weight=WEIGHTS, resume_from=path)
     whole = fit(FederatedGaussianMixture(**STOCHASTIC), CLIENTS, sample_weight=WEIGHTS)
