@@ -161,11 +161,23 @@ def test_centroids_are_sent_with_the_weight_of_their_rows():
 
 @pytest.mark.parametrize("init_params", ["random", "random_from_data"])
 def test_a_start_that_draws_for_rows_uses_the_weights(init_params):
-    gm = FederatedGaussianMixture(3, init_params=init_params, random_state=0, n_init=3)
-    weighted = fit(sklearn.clone(gm), CLIENTS, sample_weight=WEIGHTS)
-    best = FederatedGaussianMixture(**GIVEN).fit(REPEATED).score(REPEATED)
-    # Three clusters that touch nowhere have one likely optimum.
-    assert weighted.score(REPEATED) == pytest.approx(best, abs=1e-2)
+    gm = FederatedGaussianMixture(3, init_params=init_params, random_state=0, max_iter=0)
+    started = fit(gm, CLIENTS, sample_weight=WEIGHTS)
+    # Whatever is drawn, the rows are shared out among the components, each with its weight.
+    mean = np.average(X, axis=0, weights=WEIGHT)
+    assert_allclose(started.weights_ @ started.means_, mean, **ALMOST)
+    assert np.abs(mean - X.mean(axis=0)).max() > 1e-2
+
+
+def test_rows_of_a_start_are_drawn_by_weight():
+    # Ten rows of each client, below 20, have almost all the weight.
+    is_heavy = np.arange(100) < 10
+    rows = [np.where(is_heavy, 10 * k, 1000)[:, None] + np.arange(100.0)[:, None] for k in (0, 1)]
+    weights = np.where(is_heavy, 1e9, 1.0)
+    gm = FederatedGaussianMixture(4, init_params="random_from_data", max_iter=0)
+    for seed in range(5):
+        fit(gm.set_params(random_state=seed), rows, sample_weight=[weights, weights])
+        assert gm.means_.max() < 20
 
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random", "random_from_data"])
