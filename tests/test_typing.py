@@ -149,7 +149,7 @@ CALLED = (
 
 def test_everything_that_users_call_says_what_it_raises():
     called = re.compile(
-        rf"skfedem\.([A-Z]|_(mixture|imputer|mixed_effects)\.fitted\.[A-Z]"
+        rf"skfedem\.([A-Z]|_(mixture|imputer|mixed_effects)\.(fitted|prediction|imputation)\.[A-Z]"
         rf"|_penalty_search\.fitted_search\.[A-Z]|({'|'.join(CALLED)})\.)"
     )
     documents = {
