@@ -19,11 +19,15 @@ ESTIMATORS = [
         **STOCHASTIC,
     ),
     FederatedGaussianMixture(
-        n_components=2, covariance_type="tied", compressor="rand_k", omega=0.2, **STOCHASTIC
+        n_components=2,
+        covariance_type="tied",
+        init_params="k-means++",
+        compressor="rand_k",
+        omega=0.2,
+        **STOCHASTIC,
     ),
-    FederatedGaussianMixture(
-        n_components=2, covariance_type="diag", init_params="k-means++", batch_size=8, **STOCHASTIC
-    ),
+    # Minibatches depend on the order of the rows, which is not that of repeated rows in a check.
+    FederatedGaussianMixture(n_components=2, covariance_type="diag", batch_size=8, **STOCHASTIC),
     FederatedGaussianMixture(
         covariance_type="spherical", compressor="block", omega=0.5, **STOCHASTIC
     ),
