@@ -1,5 +1,7 @@
 """What is told of the rounds of a fit: its history, epochs, bits, and what it prints."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -292,9 +294,13 @@ def test_bits_of_the_inits():
     # Every client has all three components, far apart and many rows of each: three centroids.
     clients = [X[k::4] for k in range(4)]
     assert bits("kmeans") == (FLOAT * 4 * 3 * (2 + 1), FLOAT * 4 * 6)
-    # The first row and three tries for each of two more, which every client is told, and from
-    # every client a sum of distances for each of them.
-    assert bits("k-means++") == (FLOAT * (7 * 2 + 7 * 4), FLOAT * 4 * (7 * 2 + 6))
+    # The first row and three tries for each of two more, which every client is told with the
+    # centres before, and from every client a sum of distances for each of them. Who is asked for
+    # tries, one to three clients, is told the one centre before, or the two.
+    uplink, downlink = bits("k-means++")
+    assert uplink == FLOAT * (7 * 2 + 7 * 4)
+    asked = downlink / FLOAT - 4 * (2 + (2 + 6) + (4 + 6) + 6)
+    assert asked in [2 * n + 4 * m for n, m in product((1, 2, 3), repeat=2)]
     assert bits("random_from_data") == (FLOAT * 3 * 2, FLOAT * 4 * 6)
     assert bits("random") == (0, 0)
 
