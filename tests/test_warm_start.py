@@ -631,7 +631,7 @@ def assert_imputer_memory_is_the_mean(imputer):
     memory = imputer._memory
     codes = np.concatenate([np.flatnonzero(~np.isnan(matrix)) for matrix in MATRICES])
     n_columns = MATRICES[0].shape[1]
-    cells = Cells(*np.divmod(codes, n_columns), None, None).with_positions(n_columns)
+    cells = Cells(*np.divmod(codes, n_columns), None, None)
     offsets = np.concatenate([[0], np.cumsum(memory.totals)])
     vectors = memory.model.vectors(Federation(cells, offsets, memory.weights))
     every = np.arange(len(memory.ids))
