@@ -1,9 +1,13 @@
-"""Fixtures that several files need: small fits, and busy threads."""
+"""Fixtures that several files need: models, small fits, and busy threads."""
 
 import pytest
 
 from imputations import CLIENTS, EXACT, FRAMES, QUICK
+from problems import MODELS, ROW_MODELS, model_case
 from skfedem import FederatedMatrixImputer, _parallel
+from skfedem.models.matrix import theta
+from skfedem.models.matrix.low_rank import LowRankModel
+from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 
 
 @pytest.fixture
@@ -35,3 +39,32 @@ def fitted():
 def named():
     """An imputer that knows the names of sites and months."""
     return FederatedMatrixImputer(**QUICK).fit(FRAMES)
+
+
+@pytest.fixture(params=list(MODELS))
+def case(request):
+    """A model."""
+    return model_case(request.param)
+
+
+@pytest.fixture(params=ROW_MODELS)
+def row_case(request):
+    """A model whose clients have statistics of one length, which are means over their rows."""
+    return model_case(request.param)
+
+
+@pytest.fixture
+def cells_one_by_one(monkeypatch):
+    """Entries of θ as products of two rows, even if so many are needed that all are computed.
+
+    The whole product rounds otherwise, and is taken if the cells of a group, not of a client, are
+    many.
+    """
+    monkeypatch.setattr(theta, "_SIZES", theta._SIZES._replace(dense_entries=0))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """At most 60 rows at a time: several groups of clients, also when half are away."""
+    for model in (GaussianMixtureModel, LowRankModel):
+        monkeypatch.setattr(model, "block_rows", 60)

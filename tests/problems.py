@@ -32,7 +32,7 @@ from skfedem._parallel import Workers
 from skfedem._rows import take_rows
 from skfedem.clients.local import LocalClients
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
-from skfedem.models._base import Model, Start
+from skfedem.models._base import Model, RowModel, Start
 from skfedem.models.matrix.families import FAMILIES
 from skfedem.models.matrix.main_effects import LEAST_PENALTY
 from skfedem.models.matrix.start import start_run
@@ -481,6 +481,7 @@ SETTINGS = {
     "exact": Setting(),
     "compressed": Setting(Dithering(omega=1.0)),
     "partial": Setting(participation=0.6),
+    "three": Setting(participation=3),
     "minibatch": Setting(batch_size=3),
     "minibatch-distinct": Setting(batch_size=1, replacement=False),
     "everything": Setting(BlockQuantizer(omega=1.0), 0.6, 3),
@@ -567,16 +568,23 @@ def federation_of(federation, clients):
     return Federation(rows, offsets, federation.weights[clients], weights)
 
 
+def index_of(name, solver, model, federation, clients):
+    """Index of what some clients keep in the controls or states of all."""
+    clients, every = np.atleast_1d(clients), np.arange(federation.n_clients)
+    if name in solver.per_client:
+        return clients
+    if name in solver.per_row:
+        return positions_of(federation.offsets[clients], federation.lengths[clients])
+    return model.vectors(federation).submask(every, np.isin(every, clients))
+
+
 def kept_by(solver, model, federation, now, clients):
     """Copies of the controls and states that some clients have after a round, by their names."""
-    clients, every = np.atleast_1d(clients), np.arange(federation.n_clients)
-    own = model.vectors(federation).submask(every, np.isin(every, clients))
-    rows = positions_of(federation.offsets[clients], federation.lengths[clients])
-    where = {name: clients for name in solver.per_client} | dict.fromkeys(solver.per_row, rows)
-    kept = {name: field[where.get(name, own)] for name, field in now.states._asdict().items()}
+    kept = now.states._asdict()
     if now.controls.size:
-        kept["controls"] = now.controls[own]
-    return {name: np.array(field) for name, field in kept.items()}
+        kept["controls"] = now.controls
+    at = (solver, model, federation, clients)
+    return {name: np.array(field[index_of(name, *at)]) for name, field in kept.items()}
 
 
 def group_of(solver, model, federation, now, clients):
@@ -679,7 +687,13 @@ def first_rounds(case, solver, setting):
     """
     key = id(case.model), solver.name, setting  # the problem keeps the model alive
     if key not in _FIRST_ROUNDS:
-        problem = make_problem(case.model, case.federation, setting)
+        problem = make_problem(
+            case.model, case.federation, setting, random_estimates=solver.is_random
+        )
         rounds = tuple(run_rounds(solver, problem, case.federation, case.starts[0], n_rounds=5))
         _FIRST_ROUNDS[key] = problem, read_only(rounds)
     return _FIRST_ROUNDS[key]
+
+
+# Models whose clients have statistics of one length, which are means over their rows.
+ROW_MODELS = [name for name in MODELS if isinstance(model_case(name).model, RowModel)]

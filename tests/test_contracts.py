@@ -12,6 +12,7 @@ from problems import (
     COMPRESSORS,
     ESTIMATORS,
     MODELS,
+    ROW_MODELS,
     SETTINGS,
     SOLVERS,
     arrays_in,
@@ -38,9 +39,6 @@ from skfedem._federation import offsets_of, sample_weight_of
 from skfedem.clients.group import client_half
 from skfedem.clients.local import LocalClients
 from skfedem.models._base import RowModel
-from skfedem.models.matrix import theta
-from skfedem.models.matrix.low_rank import LowRankModel
-from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers._loop import Options, run
 from skfedem.solvers.base import AggregatedMessages, broadcast_of, server_half
 
@@ -51,7 +49,6 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 # Whether more of a criterion is better, or less.
 SIGNS = {"log_likelihood": 1, "objective": -1}
-ROW_MODELS = [name for name in MODELS if isinstance(model_case(name).model, RowModel)]
 
 
 def with_settings(argument, names):
@@ -69,18 +66,6 @@ def with_settings(argument, names):
 
 every_setting = with_settings("case", MODELS)
 every_setting_of_rows = with_settings("row_case", ROW_MODELS)
-
-
-@pytest.fixture(params=list(MODELS))
-def case(request):
-    """A model."""
-    return model_case(request.param)
-
-
-@pytest.fixture(params=ROW_MODELS)
-def row_case(request):
-    """A model whose clients have statistics of one length, which are means over their rows."""
-    return model_case(request.param)
 
 
 # ---- every model
@@ -806,7 +791,7 @@ def test_messages_of_other_classes_are_refused(operator):
 @every_solver
 @every_setting
 def test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, setting):
-    _, rounds = first_rounds(case, solver, setting)
+    problem, rounds = first_rounds(case, solver, setting)
     before, n_away = None, 0
     for now in rounds:
         pooled = weighted_sum(case.model, case.federation, now.controls)
@@ -820,7 +805,7 @@ def test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, se
             for name, value in was.items():
                 assert_array_equal(kept[name], value, err_msg=name)
         before = now
-    assert (n_away > 0) == (setting.participation < 1)
+    assert (n_away > 0) == (problem.inclusion_probability < 1)
     assert np.abs(now.server.control).max() > 1e-3
 
 
@@ -840,16 +825,6 @@ def test_client_half_is_pure(case, solver, setting):
     assert_same(second, first)
 
 
-@pytest.fixture
-def cells_one_by_one(monkeypatch):
-    """Entries of θ as products of two rows, even if so many are needed that all are computed.
-
-    The whole product rounds otherwise, and is taken if the cells of a group, not of a client, are
-    many.
-    """
-    monkeypatch.setattr(theta, "_MOST_ENTRIES", 0)
-
-
 @pytest.mark.usefixtures("cells_one_by_one")
 @every_solver
 @every_setting
@@ -864,11 +839,13 @@ def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting, roun
     for k, client in enumerate(clients):
         group = group_of(solver, model, federation, last, client)
         alone, controls, states = client_half(solver, problem.task, broadcast, group)
-        here = model.vectors(federation).submask(clients, np.arange(len(clients)) == k)
+        own = np.arange(len(clients)) == k
+        here = model.vectors(federation).submask(clients, own)
+        where = dict.fromkeys(solver.per_client, own)
+        where |= dict.fromkeys(solver.per_row, np.repeat(own, federation.lengths[clients]))
         assert_same(alone.quantized, together.quantized[here], atol=rounding)
-        for name, own in {"controls": controls, **states._asdict()}.items():
-            where = slice(k, k + 1) if name in solver.per_client else here
-            assert_same(own, after[name][where], atol=rounding)
+        for name, field in {"controls": controls, **states._asdict()}.items():
+            assert_same(field, after[name][where.get(name, here)], atol=rounding)
         if together.log_likelihood is not None:
             one = together.log_likelihood[k : k + 1]
             assert_same(alone.log_likelihood, one, rtol=rounding)
@@ -1110,7 +1087,7 @@ class Lossy(LocalClients):
 @every_solver
 @every_setting
 def test_controls_of_both_sides_agree_when_messages_are_lost(case, solver, setting):
-    problem = make_problem(case.model, case.federation, setting)
+    problem = make_problem(case.model, case.federation, setting, random_estimates=solver.is_random)
     lossy, before, n_lost = [], None, 0
 
     def places(federation, workers):
@@ -1158,8 +1135,7 @@ def aggregated(message_sum):
 def test_server_half_is_pure_and_does_what_the_algorithm_says(case, solver, setting):
     problem, before, message, after, info = server_half_of_a_message(case, solver, setting)
     # One expression each, perhaps rounded in another order.
-    p = setting.participation / (6 if isinstance(setting.participation, int) else 1)
-    field = before.control + message.message_sum / p
+    field = before.control + message.message_sum / problem.inclusion_probability
     assert_allclose(info.field, field, rtol=1e-12, atol=1e-15)
     control = before.control + message.message_sum / (1 + problem.omega)
     assert_allclose(after.control, control, rtol=1e-12, atol=1e-15)
@@ -1274,13 +1250,6 @@ def many_clients():
     rows = generator.standard_normal((lengths.sum(), 2))
     rows += 3.0 * generator.integers(2, size=len(rows))[:, None]
     return np.split(rows, np.cumsum(lengths)[:-1])
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """At most 60 rows at a time: several groups of clients, also when half are away."""
-    for model in (GaussianMixtureModel, LowRankModel):
-        monkeypatch.setattr(model, "block_rows", 60)
 
 
 def run_of(solver, problem, federation, start, options, workers):

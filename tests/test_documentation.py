@@ -617,3 +617,16 @@ def test_the_solver_that_is_shown_ends_where_pooled_em_does(shown, monkeypatch):
     # Its noise dies out with the steps. Both stop within a gain of tol from their fixed point,
     # which is quadratic in the distance from it; 1e-7 leaves three digits for slow directions.
     assert abs(svrg.score(clients) - pooled.score(clients)) < 1e-7
+
+
+@pytest.mark.parametrize("setting", ["exact", "three", "everything"])
+@pytest.mark.parametrize("model", ["mixture-full", "mixture-tied"])
+def test_chains_that_follow_their_rows_keep_the_contract(shown, model, setting, monkeypatch):
+    solver, case = shown("sampled_mixture").SAMPLED, model_case(model)
+    setting = SETTINGS[setting]
+    contracts.test_the_servers_control_is_the_weighted_sum_of_the_clients(case, solver, setting)
+    contracts.test_client_half_is_pure(case, solver, setting)
+    contracts.test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting)
+    contracts.test_a_client_needs_nobody_elses_rows(case, solver, setting)
+    contracts.test_a_round_that_is_not_committed_leaves_no_trace(case, solver, setting)
+    contracts.test_controls_of_both_sides_agree_when_messages_are_lost(case, solver, setting)

@@ -441,7 +441,7 @@ def literal_arguments(problem, federation, drawn, start, step_sizes, controls=No
 def literal_rounds(solver, problem, federation, start, step_sizes, controls=None):
     drawn = Drawn(problem, len(step_sizes))
     given = literal_arguments(problem, federation, drawn, start, step_sizes, controls)
-    given.update(participation=problem.participation, active_sets=drawn.active_sets)
+    given.update(participation=problem.inclusion_probability, active_sets=drawn.active_sets)
     if solver is SOLVERS["vr_fedem"]:
         return literal.vr_fedem(**given, n_inner=problem.n_inner)
     return literal.fedem(**given)

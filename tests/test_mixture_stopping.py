@@ -39,7 +39,7 @@ def test_one_round_is_one_round():
         gm.fit(CLIENTS)
 
 
-@pytest.mark.parametrize("noise", [{"omega": 0.3}, {"participation": 0.95}])
+@pytest.mark.parametrize("noise", [{"omega": 0.3}, {"participation": 0.95}, {"participation": 1}])
 def test_rounds_without_control_variates_name_them(noise):
     few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-9}
     gm = FederatedGaussianMixture(**EXACT, **noise, **few)
@@ -435,6 +435,8 @@ def test_control_variates_that_do_not_learn_or_diverge_are_named(control_step, i
     )
     learning = ["control_step='auto'"] if is_ill else []  # up to 1 / (1 + ω) it contracts
     assert ways == [*learning, "another step", "a smaller omega"]
+    one = FederatedGaussianMixture(participation=1, control_step=control_step)  # client a round
+    assert ("control_step='auto'" in against_noise(one)) == (control_step == 0)
     # Where nothing is compressed and nobody away, V_i cancels.
     assert against_noise(FederatedGaussianMixture(batch_size=5, control_step=0)) == [
         "solver='vr_fedem'",

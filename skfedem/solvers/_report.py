@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isnan
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +115,7 @@ def _warn_of_steps(
     """Warn if steps were still shortened at the end, or if noise has cut them drastically."""
     safeguarded = state.history["safeguarded"]
     last_tenth = safeguarded[-max(1, (len(safeguarded) - 1) // 10) :]
-    planned, limit = schedule(state.server.round_index), state.server.step_limit
+    limit = state.server.step_limit
     if last_tenth.any():
         # A limit below the schedule shows that automatic steps were shortened.
         shortened = not is_auto(estimator.step_size) or limit < schedule(1)
@@ -126,7 +127,10 @@ def _warn_of_steps(
             f"{join_alternatives(ways)}.",
             ConvergenceWarning,
         )
-    elif is_auto(estimator.step_size) and limit < _SMALL_SHARE * planned:
+        return
+    # A function of the user is not called for a round that there was not.
+    planned = schedule(state.server.round_index) if is_auto(estimator.step_size) else 0.0
+    if limit < _SMALL_SHARE * planned:
         ways = [*(against_noise(estimator) or ["a smaller step_size"]), *wording.remedies]
         warn(
             f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
@@ -141,7 +145,9 @@ def against_noise(estimator: FederatedEstimator, *steps: str) -> list[str]:
 
     Advice on control variates precedes ``steps``: if they diverge, no step size helps.
     """
-    noisy = estimator.omega > 0 or estimator.participation != 1.0
+    # As a number of clients, 1 is not everybody.
+    is_number = isinstance(estimator.participation, Integral)
+    noisy = estimator.omega > 0 or is_number or estimator.participation < 1
     step = estimator.control_step
     is_ill = not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
     reads_batches = estimator.batch_size is not None
@@ -187,7 +193,7 @@ def _reason(
         more = "Increase max_iter"
     if estimator.tol == 0:
         return " (no fit can reach that)", "Increase tol, to see whether it converges"
-    if problem.task.control_step == 0 and (problem.omega > 0 or estimator.participation != 1.0):
+    if problem.task.control_step == 0 and (problem.omega > 0 or problem.inclusion_probability < 1):
         why = ": without control variates, the noise of messages does not vanish"
         return why, "Set control_step='auto'"
     if estimator.batch_size is not None and problem.persistent_noise:

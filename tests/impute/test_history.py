@@ -187,7 +187,7 @@ def test_no_rounds_are_the_effects():
 
 def test_max_epochs_ends_with_the_round_that_completes_them():
     parameters = {**STOCHASTIC, "tol": 0.0, "max_iter": None, "max_epochs": 4.5}
-    imputer = fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS, match="max_epochs")
+    imputer = fit_unconverged(FederatedMatrixImputer(**parameters), CLIENTS)
     assert imputer.history_["epoch"][-1] >= 4.5 > imputer.history_["epoch"][-2]
 
 
@@ -217,30 +217,21 @@ def test_tol_is_relative_to_the_objective():
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"max_iter": 3}, r"tol=1e-06 after 3 rounds\. Increase max_iter\.$"),
+        ({"max_iter": 3}, r"tol=1e-06 after 3 rounds\. Increase max_iter or tol\.$"),
         (
             {"max_iter": 20, "step_size": 0.05},
-            r"added up to only 1 natural steps. With this step size, set max_iter to about 1500, "
-            r"or use step_size='auto'\.$",
+            r"added up to only 1 natural steps\. Increase max_iter, or use a larger step_size\.$",
         ),
         (
             {"max_iter": 20, "batch_size": 5},
-            r"natural steps\. Use solver='vr_fedem' or a larger batch_size\.$",
+            r"noise of FedEM's minibatches vanishes slowly\. Use solver='vr_fedem'\.$",
         ),
-        ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter\.$"),
-        ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs\.$"),
-        ({"max_iter": None, "max_epochs": 5}, r"Increase max_epochs\.$"),
+        ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter or tol\.$"),
+        ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs or tol\.$"),
+        ({"max_iter": None, "max_epochs": 5}, r"Increase max_epochs or tol\.$"),
         (
-            {"max_iter": 20, "max_epochs": 10**6, "step_size": 0.05},
-            r"With this step size, set max_iter to about 1500, or",
-        ),
-        (
-            {"max_iter": 20, "step_size": lambda k: 0.05},
-            r"With steps as long as the last, set max_iter to about 1500, or",
-        ),
-        (
-            {"max_iter": 5000, "max_epochs": 20, "step_size": 0.05},
-            r"With this step size, set max_epochs to about 1500, or",
+            {"max_iter": 5000, "max_epochs": 20, "step_size": lambda k: 0.05},
+            r"only 1 natural steps\. Increase max_epochs, or use a larger step_size\.$",
         ),
     ],
 )
@@ -271,11 +262,11 @@ def test_a_fit_that_runs_away_says_so():
 
 
 @pytest.mark.filterwarnings("ignore:Not converged")
-def test_who_gave_a_step_that_runs_away_is_told_of_automatic_ones():
+def test_a_step_that_runs_away_is_to_be_smaller():
     rng = np.random.default_rng(0)
     clients = [np.where(rng.random((17, 6)) < 0.4, rng.normal(size=(17, 6)), np.nan)] * 4
     imputer = FederatedMatrixImputer(step_size=1.0, batch_size=1, max_iter=60, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="Use a smaller step_size, step_size='auto', a"):
+    with pytest.warns(ConvergenceWarning, match="Use a smaller step_size, solver='vr_fedem'"):
         imputer.fit(clients)
     begun = imputer.history_["objective"][0]
     imputer.set_params(step_size="auto").fit(clients)

@@ -29,6 +29,11 @@ def units_of(rows, covariance_type, reg_covar=0.0):
     return standard_units(center, second_moment, covariance_type, reg_covar)
 
 
+def standardized(units, rows):
+    """Rows of one client in standard units, one a row."""
+    return units.standardize(rows, np.array([len(rows)])).T
+
+
 def moments_about(units, rows, covariance_type):
     """Second moments of rows about the units' centre, as ``with_new_axes`` wants them."""
     y = rows - units.center
@@ -39,7 +44,7 @@ def moments_about(units, rows, covariance_type):
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
 def test_rows_have_unit_second_moments(covariance_type):
     rows = correlated_rows(offset=100.0)
-    y = units_of(rows, covariance_type).standardize(rows).T
+    y = standardized(units_of(rows, covariance_type), rows)
     moments = y.T @ y / len(y)
     # The offset of 100 leaves 1e-14 of features of spread 0.02, in units of that: 1e-12.
     if covariance_type in ("full", "tied"):
@@ -147,7 +152,7 @@ def test_directions_without_variance_keep_their_units():
     rows = correlated_rows()
     rows = np.column_stack([rows, rows[:, 0] + rows[:, 1], np.full(200, 0.1)])
     units = units_of(rows, "full")
-    y = units.standardize(rows).T
+    y = standardized(units, rows)
     variances = np.sort((y**2).mean(axis=0))
     assert_allclose(variances[2:], 1.0, rtol=1e-9)
     # A sum of two others and a constant: rounding, which is not blown up to a variance.
@@ -163,7 +168,7 @@ def test_directions_of_little_variance_are_whitened(size):
     units = units_of(rows, "full")
     assert units.has_variance.all()
     # The share of variance, 1 / size², is known to some roundings.
-    variances = (units.standardize(rows).T ** 2).mean(axis=0)
+    variances = (standardized(units, rows) ** 2).mean(axis=0)
     assert_allclose(variances, 1.0, rtol=1e-9 + 1e-15 * size**2)
 
 
@@ -190,7 +195,7 @@ def test_rows_are_zero_where_they_do_not_vary(covariance_type, extra):
     last = rows[:, 0] + rows[:, 1] if extra == "dependent" else np.full(len(rows), 0.1)
     rows = np.column_stack([rows, last])
     units = units_of(rows, covariance_type)
-    y = units.standardize(rows).T
+    y = standardized(units, rows)
     assert np.count_nonzero(units.has_variance) == 3
     # Exactly: nothing is left that compression could make something of.
     assert_array_equal(y[:, ~units.has_variance], 0.0)
@@ -208,7 +213,7 @@ def test_axes_that_are_new_have_unit_second_moments(covariance_type):
     then = first + 1e3 * generator.normal(size=(200, 1)) * [1, 0, 0, 0, 0]
     after = with_new_axes(units, moments_about(units, then, covariance_type))
     is_new = after.has_variance & ~units.has_variance
-    y, before = after.standardize(then).T, units.standardize(then).T
+    y, before = standardized(after, then), standardized(units, then)
     assert np.count_nonzero(is_new) == 1
     assert_allclose(np.square(y[:, is_new]).mean(axis=0), 1.0, rtol=1e-12)
     assert_allclose(y[:, units.has_variance], before[:, units.has_variance], rtol=0, atol=1e-12)

@@ -1,0 +1,63 @@
+"""Clients in threads, against clients at other places: the same bits wherever they are."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from places import Places
+from problems import kept_by, make_problem
+from skfedem._parallel import Workers
+from skfedem.clients.local import LocalClients
+from skfedem.solvers._loop import Options, run
+from test_contracts import assert_same, every_setting, every_solver
+
+GROUPS = {
+    "one by one": [[i] for i in range(6)],
+    "two places": [[0, 1], [2, 3, 4, 5]],
+    "mixed": [[0, 2, 5], [1, 3, 4]],
+}
+
+
+def run_of(solver, problem, start, clients):
+    """Run of a few rounds, some of which are evaluated."""
+    clients.join(solver, problem.task)
+    options = Options(step_size=lambda k: 0.05, max_iter=4, tol=0.0, eval_every=2)
+    return run(solver, problem, start, options, clients, lambda row: None)
+
+
+@pytest.mark.usefixtures("cells_one_by_one")
+@every_solver
+@every_setting
+def test_bits_do_not_depend_on_where_clients_are(case, solver, setting, monkeypatch):
+    # At most three rows at a time: the 48 rows are four shards, most with several segments.
+    monkeypatch.setattr(type(case.model), "block_rows", 3)
+    problem = make_problem(case.model, case.federation, setting, random_estimates=solver.is_random)
+    states = []
+    for n_jobs in (1, 2, 3):
+        with Workers(n_jobs) as workers:
+            clients = LocalClients(case.federation, workers)
+            states.append(run_of(solver, problem, case.starts[0], clients))
+    want = states[0]
+    kept = [
+        kept_by(solver, case.model, case.federation, AtTheEnd(**want.clients), i) for i in range(6)
+    ]
+    for groups in GROUPS.values():
+        state = run_of(solver, problem, case.starts[0], Places(case.federation, groups))
+        for i, own in enumerate(kept):
+            assert state.clients[i].keys() == own.keys()
+            for name, values in own.items():
+                assert_array_equal(state.clients[i][name], values, err_msg=name)
+        states.append(state)
+    for state in states[1:]:
+        assert_same(state.server, want.server)
+        for name, column in want.history.as_dict().items():
+            assert_array_equal(state.history[name], column, err_msg=name)
+
+
+class AtTheEnd(NamedTuple):
+    """What clients keep at the end of a run."""
+
+    controls: np.ndarray
+    states: NamedTuple
