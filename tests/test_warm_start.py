@@ -20,7 +20,6 @@ from skfedem import (
     impute,
 )
 from skfedem._federation import Federation
-from skfedem.models.matrix.theta import Cells
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop, _state
 from watched import interrupted
@@ -629,11 +628,8 @@ FITTED = ("intercept_", "row_effects_", "column_effects_", "row_factors_", "sing
 
 def assert_imputer_memory_is_the_mean(imputer):
     memory = imputer._memory
-    codes = np.concatenate([np.flatnonzero(~np.isnan(matrix)) for matrix in MATRICES])
-    n_columns = MATRICES[0].shape[1]
-    cells = Cells(*np.divmod(codes, n_columns), None, None)
     offsets = np.concatenate([[0], np.cumsum(memory.totals)])
-    vectors = memory.model.vectors(Federation(cells, offsets, memory.weights))
+    vectors = memory.model.vectors(Federation(None, offsets, memory.weights))
     every = np.arange(len(memory.ids))
     parts = [vectors.weighted(memory.weights, every, memory.controls)]
     # Rounding of sums of a few numbers, round after round.
