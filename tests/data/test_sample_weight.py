@@ -23,6 +23,8 @@ from skfedem._federation import (
     offsets_of,
     sample_weight_of,
 )
+from skfedem._parallel import Workers
+from skfedem.clients.local import LocalClients
 from skfedem.models.mixture import assignment
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.initial_parameters import InitialParameters
@@ -125,8 +127,10 @@ def test_centroids_and_their_tolerance_are_those_of_repeated_rows():
     for data, weight in ((clients, weights), (repeated, None)):
         estimator = FederatedGaussianMixture(3)
         federation = read_clients(estimator, data, sample_weight=weight).federation
-        model, _ = standardise(estimator, federation, InitialParameters())
-        centers.append(assignment._kmeans_centers(model, federation, 0)[0])
+        with Workers() as workers:
+            local = LocalClients(federation, workers)
+            model = standardise(estimator, local, InitialParameters())
+            centers.append(assignment._kmeans_centers(model, local, 0))
     assert_allclose(centers[0], centers[1], rtol=1e-10)
     for rows, v, copies in zip(clients, weights, repeated, strict=True):
         share = assignment._weighted_tol(rows, v) * rows.var(axis=0).mean()
@@ -157,11 +161,24 @@ def test_centroids_are_sent_with_the_weight_of_their_rows():
 
 @pytest.mark.parametrize("init_params", ["random", "random_from_data"])
 def test_a_start_that_draws_for_rows_uses_the_weights(init_params):
-    gm = FederatedGaussianMixture(3, init_params=init_params, random_state=0, n_init=3)
-    weighted = fit(sklearn.clone(gm), CLIENTS, sample_weight=WEIGHTS)
-    best = FederatedGaussianMixture(**GIVEN).fit(REPEATED).score(REPEATED)
-    # Three clusters that touch nowhere have one likely optimum.
-    assert weighted.score(REPEATED) == pytest.approx(best, abs=1e-2)
+    gm = FederatedGaussianMixture(3, init_params=init_params, random_state=0, max_iter=0)
+    started = fit(gm, CLIENTS, sample_weight=WEIGHTS)
+    # Whatever is drawn, the rows are shared out among the components, each with its weight.
+    mean = np.average(X, axis=0, weights=WEIGHT)
+    assert_allclose(started.weights_ @ started.means_, mean, **ALMOST)
+    assert np.abs(mean - X.mean(axis=0)).max() > 1e-2
+
+
+def test_rows_of_a_start_are_drawn_by_weight():
+    # Of these, ten of each client are almost all the weight.
+    rows = np.arange(200.0).reshape(2, 100, 1)
+    weights = np.where(np.arange(100) < 10, 1e9, 1.0)
+    gm = FederatedGaussianMixture(4, init_params="random_from_data", max_iter=0)
+    for seed in range(5):
+        gm.set_params(random_state=seed)
+        fit(gm, list(rows), sample_weight=[weights, weights])
+        # Light rows move means by 1e-5 at most.
+        assert ((gm.means_ + 0.5) % 100 < 10).all()
 
 
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random", "random_from_data"])
@@ -371,7 +388,7 @@ def test_checkpoints_know_the_weights(tmp_path):
     others = [v.copy() for v in WEIGHTS]
     low, high = np.argmax(others[0] == 1), np.argmax(others[0] == 4)
     others[0][[low, high]] = 4, 1
-    with pytest.raises(ValueError, match="weights of rows"):
+    with pytest.raises(ValueError, match="got one with data="):
         fit(gm, CLIENTS, sample_weight=others, resume_from=path)
     resumed = fit(gm, CLIENTS, sample_weight=WEIGHTS, resume_from=path)
     whole = fit(FederatedGaussianMixture(**STOCHASTIC), CLIENTS, sample_weight=WEIGHTS)
