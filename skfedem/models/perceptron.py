@@ -226,6 +226,13 @@ class Perceptron(NamedTuple):
         """Probabilities of classes: the softmax of the outputs, or the logistic function of one."""
         return expit(outputs) if self.sizes[-1] == 1 else softmax(outputs, axis=-1)
 
+    def with_outputs_in(self, parameters: Array, mean: Array, scale: float) -> Array:
+        """Parameters whose outputs are ``mean + scale * outputs`` of those given."""
+        layer, parameters = self.layers[-1], parameters.copy()
+        parameters[..., layer.start : layer.stop] *= scale
+        parameters[..., layer.middle : layer.stop] += mean
+        return parameters
+
     def groups(self, kind: str) -> Groups:
         """Groups of parameters for pruning.
 

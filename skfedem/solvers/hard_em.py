@@ -49,7 +49,8 @@ class Task(NamedTuple):
     compressor : Compressor or None
         Operator for the updates; None to send all numbers.
     control_step : float
-        Step size α of FedEM's memories V_i of the updates; 0 without them.
+        Step size α of FedEM's memories V_i of the updates, with which differences from them are
+        sent; 0 without them.
     keep_local : bool
         Whether the clients' own models are kept.
     message_type : dtype
@@ -196,8 +197,8 @@ def _half_of_group(
 def broadcast_of(task: Task, server: ServerState, dtype: DTypeLike) -> ServerState:
     """What the server sends: its state in the types of messages and of computations."""
     weights = server.shared.weights.astype(dtype)
-    control = server.control.astype(task.message_type).astype(np.float64)
-    return server._replace(shared=server.shared._replace(weights=weights), control=control)
+    shared = server.shared._replace(weights=weights)
+    return server._replace(shared=shared, control=_as_sent(task, server.control))
 
 
 def client_half(
@@ -232,16 +233,20 @@ def client_half(
         local, losses = train(*where, prior.start(shared, models), correction)
         uniforms = gate_uniforms(training, prior, shared, broadcast.round_index, clients, 0)
         update = prior.update(shared, local, uniforms)
-        sent = update.differences.astype(task.message_type).astype(np.float64)
-    _check_finite(sent, clients, broadcast.round_index)
-    update = update._replace(differences=sent)
+        values = update.differences.astype(np.float64)
+        if task.control_step > 0:
+            values -= states.controls
+        values = values if task.compressor else _as_sent(task, values)
+    _check_finite(values, clients, broadcast.round_index)
+    update = update._replace(differences=values)
     n_bytes = prior.uplink_bytes(shared, update)
-    changes = np.empty((len(clients), 0))
-    if task.compressor is not None:
-        update, n_bytes = _compressed(task, broadcast, clients, states, update, n_bytes)
-        changes = task.control_step * update.differences if task.has_controls else changes
+    if task.compressor:
+        update, n_bytes = _compressed(task, broadcast.round_index, clients, update, n_bytes)
+    changes = states.controls  # without numbers, unless there are control variates
     if task.control_variates:
         changes = _scaffold_changes(task, broadcast.control, clients, update)
+    elif task.control_step > 0:
+        changes = task.control_step * update.differences
     kept = prior.own_parameters(shared, local, update) if task.keep_local else states.parameters
     after = ClientStates(kept, np.ones(len(clients), bool), states.controls + changes)
     return Reply(update, changes, losses, n_bytes), after
@@ -257,27 +262,25 @@ def _scaffold_changes(
     return changes if update.survivors is None else np.where(update.survivors, changes, 0)
 
 
+def _as_sent(task: Task, numbers: FloatArray) -> FloatArray:
+    """Numbers as an uncompressed message holds them."""
+    return numbers.astype(task.message_type).astype(np.float64)
+
+
 def _compressed(
-    task: Task,
-    broadcast: ServerState,
-    clients: IntArray,
-    states: ClientStates,
-    update: Update,
-    n_bytes: IntArray,
+    task: Task, round_index: int, clients: IntArray, update: Update, n_bytes: IntArray
 ) -> tuple[Update, IntArray]:
-    """Update with Quant(φ_s - w - V_s) in place of the differences, and the numbers of bytes."""
-    assert task.compressor is not None
-    values = update.differences
-    if task.has_controls:
-        values = values - states.controls
-    sent = np.ones(values.shape, bool) if update.survivors is None else update.survivors
-    address = task.training.seed, _random.COMPRESSION, broadcast.round_index
+    """Update with compressed differences, and the numbers of bytes."""
+    assert task.compressor is not None  # as the caller knows
+    values, survivors = update.differences, update.survivors
+    sent = np.ones(values.shape, bool) if survivors is None else survivors
+    address = task.training.seed, _random.COMPRESSION, round_index
     uniforms = _random.client_uniforms(*address, clients, values.shape[1])
     lengths = sent.sum(axis=1)
     quantized, n_compressed = task.compressor.send(values[sent], uniforms[sent], lengths)
     differences = np.zeros(values.shape)
     differences[sent] = quantized
-    others = n_bytes - size_of_dense(1) * lengths
+    others = n_bytes - size_of_dense(1) * lengths  # which groups survive
     return update._replace(differences=differences), others + n_compressed
 
 
@@ -314,7 +317,7 @@ def server_half(task: Task, server: ServerState, reply: Reply, active: IntArray)
 
 def _rounded(task: Task, shared: Shared) -> Shared:
     """Θ with centres that a message can hold, so that clients start from those of the server."""
-    return shared._replace(weights=shared.weights.astype(task.message_type).astype(np.float64))
+    return shared._replace(weights=_as_sent(task, shared.weights))
 
 
 def _downlink_bytes(task: Task, server: ServerState) -> int:
