@@ -112,8 +112,8 @@ Scores = Callable[[ServerState, ClientStates], tuple[float, float]]
 
 def begin(task: Task, units: Units | None = None) -> Progress:
     """New run of a task, for which clients have sent what their units take."""
-    model, n_models = task.training.model, task.prior.n_models
-    centres = np.stack([model.initial(task.training.seed, kind) for kind in range(n_models)])
+    first = task.training.model.initial(task.training.seed)
+    centres = np.tile(first, (task.prior.n_models, 1))
     states = initial_states(task, precision_of(task.federation.rows))
     server = initial_server(task, centres)
     history = History()

@@ -39,7 +39,7 @@ SERVER_OPTIMIZERS = ("average", "sgd", "adam", "adamax")
 _LEARNING = 0.1
 _ADAPTIVE_RATE = 1e-3
 # Precision λ of mixtures, without which all models would become alike.
-_PRECISION_OF_MIXTURES = 10.0
+_PRECISION_OF_MIXTURES = 0.1
 
 
 def check_parameters(estimator: FederatedMLP) -> None:

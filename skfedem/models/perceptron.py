@@ -113,12 +113,9 @@ class Perceptron(NamedTuple):
             for layer in self.layers
         ]
 
-    def initial(self, seed: int, kind: int = 0) -> FloatArray:
-        """Random parameters, drawn as those of scikit-learn's perceptrons (Glorot and Bengio 2010).
-
-        ``kind`` distinguishes several vectors of one seed.
-        """
-        source = generator(seed, INITIALISATION, kind=kind)
+    def initial(self, seed: int) -> FloatArray:
+        """Random parameters, drawn as those of scikit-learn's perceptrons (Glorot and Bengio)."""
+        source = generator(seed, INITIALISATION)
         parameters = np.empty(self.n_parameters)
         factor = 2.0 if self.activation == "logistic" else 6.0
         for layer in self.layers:

@@ -39,12 +39,15 @@ class Local(NamedTuple):
         φ_s.
     models : ndarray of int, shape (n,)
         Centre from which each client started.
+    sizes : ndarray of int, shape (n,)
+        Number of rows of each client.
     gates : NamedTuple or None
         Own gates of the clients, see ``SpikeSlabPrior``.
     """
 
     parameters: Array
     models: IntArray
+    sizes: IntArray
     gates: Any = None
 
 
@@ -57,6 +60,8 @@ class Update(NamedTuple):
         φ_s - w, from the centre w at which the client started.
     models : ndarray of int, shape (n,)
         That centre.
+    sizes : ndarray of int, shape (n,)
+        Number of rows of each client, which the server knows.
     kept : ndarray of bool, shape (n, n_groups), or None
         Groups of parameters that are not zero; None if nothing can be left out.
     survivors : ndarray of bool, shape (n, n_parameters), or None
@@ -67,6 +72,7 @@ class Update(NamedTuple):
 
     differences: Array
     models: IntArray
+    sizes: IntArray
     kept: BoolArray | None = None
     survivors: BoolArray | None = None
     disagreement: FloatArray | None = None
@@ -77,7 +83,8 @@ class Prior(ABC):
 
     Hard EM maximises Σ_s w_s [log p(D_s | φ_s) + log p(φ_s | Θ)] by turns: clients train φ_s under
     the prior (the E-step), and the server fits Θ to what they found (the M-step), in closed form or
-    by a step along a direction [1]_. Losses are means over a client's rows.
+    by a step along a direction [1]_. Losses are means over a client's rows, and so precisions λ
+    are per row: the prior of a client with n_s rows has the precision n_s λ.
 
     A prior is immutable and stateless. Its functions work on several clients at once, and do not
     modify their arguments. The defaults are those of a single centre w without a penalty, all of
@@ -116,9 +123,9 @@ class Prior(ABC):
 
     # ---- the client's half
 
-    def start(self, shared: Shared, models: IntArray) -> Local:
+    def start(self, shared: Shared, models: IntArray, sizes: IntArray) -> Local:
         """Own parameters at the start of a round, from the centre of each client."""
-        return Local(shared.weights[models], models)
+        return Local(shared.weights[models], models, sizes)
 
     def relaxed(self, shared: Shared, local: Local, uniforms: Array | None) -> tuple[Array, Any]:
         """Parameters at which the loss of a minibatch is computed, and the gates in them."""
@@ -156,7 +163,8 @@ class Prior(ABC):
 
     def update(self, shared: Shared, local: Local, uniforms: Array | None) -> Update:
         """What clients send after their training."""
-        return Update(local.parameters - shared.weights[local.models], local.models)
+        differences = local.parameters - shared.weights[local.models]
+        return Update(differences, local.models, local.sizes)
 
     def own_parameters(self, shared: Shared, local: Local, update: Update) -> Array:
         """Own models of the clients."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.special import softmax
 
 from .._parameters import check_counts, check_positive
@@ -19,17 +20,21 @@ from ._gaussian import towards
 class MixturePrior(Prior):
     """Mixture of Gaussian priors with equal shares: the server trains an ensemble of models.
 
-    p(φ_s | w_1, ..., w_K) ∝ Σ_k exp(-λ/2 ||φ_s - w_k||²) (Appendix J.2 of [1]_). A client starts
+    p(φ_s | w_1, ..., w_K) ∝ Σ_k exp(-n_s λ/2 ||φ_s - w_k||²) (Appendix J.2 of [1]_), where n_s is
+    the client's number of rows, because λ is relative to the mean loss of a row. A client starts
     from the model with the least loss on its rows, and moves the models in proportion to their
     responsibilities r_sk for what it found: w_k = Σ_s r_sk φ_s / Σ_s r_sk. (Equation 52 of [1]_ has
     another denominator, and (51) a norm that is not squared.) A model for which nobody is
     responsible stays where it is.
 
+    All models start from the same parameters. The first M-step separates them: it clusters the
+    parameters of the clients of the first round by Ward's method.
+
     Parameters
     ----------
     n_components : int, default=2
         Number K of models.
-    precision : float > 0, default=10.0
+    precision : float > 0, default=0.1
         λ. Small values make all models alike.
 
     References
@@ -45,7 +50,7 @@ class MixturePrior(Prior):
     """
 
     n_components: int = 2
-    precision: float = 10.0
+    precision: float = 0.1
     corrects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -61,8 +66,10 @@ class MixturePrior(Prior):
         """As for one Gaussian, around the mean of the centres by their responsibilities."""
         if self.n_components == 1:
             return towards(shared.weights, moved, self.precision * learning_rate)
-        shares = responsibilities(local.parameters, shared.weights, self.precision)
-        centres = shares.astype(moved.dtype) @ shared.weights
+        precisions = self.precision * local.sizes
+        shares = responsibilities(local.parameters, shared.weights, precisions).astype(moved.dtype)
+        pairs = zip(shares.T, shared.weights, strict=True)
+        centres: Array = sum(share[:, None] * centre for share, centre in pairs)
         return towards(centres, moved, self.precision * learning_rate)
 
     def closed_form(self, shared: Shared, update: Update, weights: FloatArray) -> FloatArray:
@@ -80,7 +87,7 @@ class MixturePrior(Prior):
         """Sums over clients of w_s r_sk (φ_s - w_k), and of w_s r_sk, for each k."""
         centres = shared.weights
         found = centres[update.models] + update.differences
-        shares = weights[:, None] * responsibilities(found, centres, self.precision)
+        shares = self._shares(found, centres, update.sizes) * weights[:, None]
         # From each centre, so that no digits are lost where the client started.
         sums = np.stack(
             [
@@ -90,25 +97,33 @@ class MixturePrior(Prior):
         )
         return sums, np.array([total(own) for own in shares.T])
 
+    def _shares(self, found: FloatArray, centres: FloatArray, sizes: IntArray) -> FloatArray:
+        """Responsibilities; those of clusters of clients while all centres are still the same."""
+        n = len(found)
+        if (centres != centres[0]).any() or min(n, self.n_components) == 1:
+            return responsibilities(found, centres, self.precision * sizes)
+        labels = fcluster(linkage(found, "ward"), self.n_components, "maxclust") - 1
+        return np.eye(self.n_components)[labels]
+
     def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
         """Bytes of the differences, and of the number of the model from which they are."""
         n, d = update.differences.shape
         return np.full(n, size_of_dense(d + (self.n_components > 1)))
 
 
-def responsibilities(parameters: Array, centres: Array, precision: float) -> FloatArray:
+def responsibilities(parameters: Array, centres: Array, precisions: FloatArray) -> FloatArray:
     """Posterior probability r_sk of each centre for each vector of parameters.
 
     Parameters
     ----------
     parameters : ndarray of shape (n, d)
     centres : ndarray of shape (n_components, d)
-    precision : float
-        λ.
+    precisions : ndarray of shape (n,)
+        n_s λ.
 
     Returns
     -------
     responsibilities : ndarray of shape (n, n_components)
     """
     squares = [((parameters - centre) ** 2).sum(axis=1, dtype=np.float64) for centre in centres]
-    return softmax(-precision / 2 * np.stack(squares, axis=1), axis=1)
+    return softmax(-precisions[:, None] / 2 * np.stack(squares, axis=1), axis=1)

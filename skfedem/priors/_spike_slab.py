@@ -204,9 +204,9 @@ class SpikeSlabPrior(Prior):
 
     # ---- the client's half
 
-    def start(self, shared: Shared, models: IntArray) -> Local:
+    def start(self, shared: Shared, models: IntArray, sizes: IntArray) -> Local:
         """w_s = w and v_s = v."""
-        local = super().start(shared, models)
+        local = super().start(shared, models, sizes)
         shape = len(models), self._groups.n_groups
         thresholds = shared.gates.thresholds.astype(local.parameters.dtype)
         zeros = np.zeros(shape, local.parameters.dtype)

@@ -230,7 +230,8 @@ def client_half(
         models = mean_losses(training, task.federation, clients, shared.weights).argmin(axis=1)
     where = training, prior, task.federation, broadcast.round_index, clients, shared
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        local, losses = train(*where, prior.start(shared, models), correction)
+        start = prior.start(shared, models, task.federation.lengths_of(clients))
+        local, losses = train(*where, start, correction)
         uniforms = gate_uniforms(training, prior, shared, broadcast.round_index, clients, 0)
         update = prior.update(shared, local, uniforms)
         values = update.differences.astype(np.float64)
