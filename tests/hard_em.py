@@ -87,6 +87,5 @@ def rounds(problem, n_rounds, state=None, n_jobs=1):
 
 def last(problem, n_rounds, **kwargs):
     """States after some rounds."""
-    for outcome in rounds(problem, n_rounds, **kwargs):
-        pass
+    *_, outcome = rounds(problem, n_rounds, **kwargs)
     return outcome

@@ -57,7 +57,7 @@ class Update(NamedTuple):
     Attributes
     ----------
     differences : ndarray of shape (n, n_parameters)
-        φ_s - w, from the centre w at which the client started.
+        φ_s - w, from one of the centres.
     models : ndarray of int, shape (n,)
         That centre.
     sizes : ndarray of int, shape (n,)
@@ -68,6 +68,8 @@ class Update(NamedTuple):
         Parameters that are sent, those of the kept groups; None if all are.
     disagreement : ndarray of shape (n,) or None
         Mean of |π_s - θ| over the gates; not sent.
+    shares : ndarray of shape (n, n_models), or None
+        Responsibilities r_sk of the centres for each client, see ``MixturePrior``.
     """
 
     differences: Array
@@ -76,6 +78,7 @@ class Update(NamedTuple):
     kept: BoolArray | None = None
     survivors: BoolArray | None = None
     disagreement: FloatArray | None = None
+    shares: FloatArray | None = None
 
 
 class Prior(ABC):

@@ -66,11 +66,20 @@ class MixturePrior(Prior):
         """As for one Gaussian, around the mean of the centres by their responsibilities."""
         if self.n_components == 1:
             return towards(shared.weights, moved, self.precision * learning_rate)
-        precisions = self.precision * local.sizes
-        shares = responsibilities(local.parameters, shared.weights, precisions).astype(moved.dtype)
+        shares = self._shares(shared, local).astype(moved.dtype)
         pairs = zip(shares.T, shared.weights, strict=True)
         centres: Array = sum(share[:, None] * centre for share, centre in pairs)
         return towards(centres, moved, self.precision * learning_rate)
+
+    def update(self, shared: Shared, local: Local, uniforms: Array | None) -> Update:
+        """Responsibilities, and the difference from the centre with the largest one."""
+        shares = self._shares(shared, local)
+        nearest = local._replace(models=shares.argmax(axis=1))
+        return super().update(shared, nearest, uniforms)._replace(shares=shares)
+
+    def _shares(self, shared: Shared, local: Local) -> FloatArray:
+        precisions = self.precision * local.sizes
+        return responsibilities(local.parameters, shared.weights, precisions)
 
     def closed_form(self, shared: Shared, update: Update, weights: FloatArray) -> FloatArray:
         """Means of the clients' parameters by their responsibilities."""
@@ -85,10 +94,12 @@ class MixturePrior(Prior):
         self, shared: Shared, update: Update, weights: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Sums over clients of w_s r_sk (φ_s - w_k), and of w_s r_sk, for each k."""
-        centres = shared.weights
-        found = centres[update.models] + update.differences
-        shares = self._shares(found, centres, update.sizes) * weights[:, None]
-        # From each centre, so that no digits are lost where the client started.
+        centres, shares = shared.weights, update.shares
+        assert shares is not None  # of this prior
+        if len(centres) > 1 and (centres == centres[0]).all():
+            shares = self._clusters(update)
+        shares = weights[:, None] * shares
+        # From each centre, so that no digits are lost where it is the nearest.
         sums = np.stack(
             [
                 own @ (centres[update.models] - centre + update.differences)
@@ -97,21 +108,22 @@ class MixturePrior(Prior):
         )
         return sums, np.array([total(own) for own in shares.T])
 
-    def _shares(self, found: FloatArray, centres: FloatArray, sizes: IntArray) -> FloatArray:
-        """Responsibilities; those of clusters of clients while all centres are still the same."""
-        n = len(found)
-        if (centres != centres[0]).any() or min(n, self.n_components) == 1:
-            return responsibilities(found, centres, self.precision * sizes)
-        labels = fcluster(linkage(found, "ward"), self.n_components, "maxclust") - 1
+    def _clusters(self, update: Update) -> FloatArray:
+        """Shares of 0 or 1 from clusters of the clients, which separate equal centres."""
+        labels = np.zeros(len(update.differences), dtype=np.intp)
+        if len(labels) > 1:
+            tree = linkage(update.differences, "ward")
+            labels = fcluster(tree, self.n_components, "maxclust") - 1
         return np.eye(self.n_components)[labels]
 
     def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
-        """Bytes of the differences, and of the number of the model from which they are."""
+        """Bytes of the difference and of the responsibilities."""
         n, d = update.differences.shape
-        return np.full(n, size_of_dense(d + (self.n_components > 1)))
+        n_shares = self.n_components if self.n_components > 1 else 0
+        return np.full(n, size_of_dense(d + n_shares))
 
 
-def responsibilities(parameters: Array, centres: Array, precisions: FloatArray) -> FloatArray:
+def responsibilities(parameters: Array, centres: Array, precisions: Array) -> FloatArray:
     """Posterior probability r_sk of each centre for each vector of parameters.
 
     Parameters

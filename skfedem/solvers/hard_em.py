@@ -239,7 +239,8 @@ def client_half(
             values -= states.controls
         values = values if task.compressor else _as_sent(task, values)
     _check_finite(values, clients, broadcast.round_index)
-    update = update._replace(differences=values)
+    shares = None if update.shares is None else _as_sent(task, update.shares)
+    update = update._replace(differences=values, shares=shares)
     n_bytes = prior.uplink_bytes(shared, update)
     if task.compressor:
         update, n_bytes = _compressed(task, broadcast.round_index, clients, update, n_bytes)

@@ -19,7 +19,8 @@ WEIGHTS = np.array([1.0, 3.0, 0.5, 2.0, 0.7, 1.1])
 
 
 def update_from(shared, models):
-    return Update(FOUND - shared.weights[models], models, SIZES)
+    shares = responsibilities(FOUND, shared.weights, 1.7 * SIZES)
+    return Update(FOUND - shared.weights[models], models, SIZES, shares=shares)
 
 
 def test_the_mean_of_clients():
@@ -79,7 +80,7 @@ def test_the_m_step_of_a_mixture_is_that_of_em():
 
 
 def test_a_model_of_nobody_stays():
-    prior = MixturePrior(2, 1.0)
+    prior = MixturePrior(2, 1.7)
     shared = Shared(np.array([[0.0, 0.0, 0.0], [1e3, 1e3, 1e3]]))
     update = update_from(shared, np.zeros(6, int))
     centres = prior.closed_form(shared, update, WEIGHTS)
@@ -100,15 +101,15 @@ def test_permuting_components_permutes_the_result():
 def test_equal_models_are_separated_by_the_first_clients():
     found = np.vstack([GENERATOR.normal(size=(4, 3)) + 5, GENERATOR.normal(size=(3, 3)) - 5])
     shared, weights = Shared(np.ones((2, 3))), np.arange(1.0, 8.0)
-    update = Update(found - 1.0, np.zeros(7, int), np.ones(7, int))
+    update = Update(found - 1.0, np.zeros(7, int), np.ones(7, int), shares=np.full((7, 2), 0.5))
     centres = MixturePrior(2, 1.0).closed_form(shared, update, weights)
     means = [
         np.average(found[own], axis=0, weights=weights[own]) for own in (slice(4), slice(4, 7))
     ]
     assert_allclose(centres[np.argsort(-centres[:, 0])], means, rtol=1e-12)
-    lonely = Update(found[:1] - 1.0, np.zeros(1, int), np.ones(1, int))
+    lonely = type(update)(*(None if own is None else own[:1] for own in update))
     centres = MixturePrior(2, 1.0).closed_form(shared, lonely, weights[:1])
-    assert_allclose(centres, found[[0, 0]], rtol=1e-12)
+    assert_allclose(centres, [found[0], [1.0, 1.0, 1.0]], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,8 @@ def test_bytes_are_those_of_the_encoding(prior):
     for k in range(N):
         numbers = update.differences[k].astype(np.float32)
         if update.kept is None:
-            encoded = numbers.tobytes() + np.int32(update.models[k]).tobytes() * (
-                prior.n_models > 1
-            )
+            shares = update.shares[k] if prior.n_models > 1 else np.empty(0)
+            encoded = numbers.tobytes() + shares.astype(np.float32).tobytes()
         else:
             encoded = encode_survivors(update.kept[k][alive], numbers[update.survivors[k]])
             assert not numbers[~update.survivors[k]].any() or prior.gated

@@ -152,7 +152,7 @@ def test_pruned_groups_stay_zero_and_cost_nothing(name, scaffold):
             assert not states.parameters[:, ~problem.prior.grouping.survivors(before)].any()
         before = alive
         bits.append((info.uplink_bytes, info.downlink_bytes))
-    assert 0 < (~alive).sum()
+    assert not alive.all()
     assert bits[-1][0] < bits[0][0] and bits[-1][1] < bits[0][1]
 
 
@@ -216,7 +216,7 @@ def test_where_nobody_keeps_a_group_its_centre_stays():
     prior = bound(SpikeSlabPrior(warmup_rounds=0))
     server, _ = begin(task(SpikeSlabPrior(warmup_rounds=0)))
     local = prior.start(server.shared, np.zeros(2, int), np.ones(2, int))
-    local = local._replace(parameters=local.parameters + [[1.0], [3.0]])
+    local = local._replace(parameters=local.parameters + np.array([[1.0], [3.0]]))
     numbers = np.zeros((2, 4))
     numbers[:, 1] = numbers[0, 2] = 1.0
     update = prior.update(server.shared, local, numbers)
