@@ -44,12 +44,12 @@ ESTIMATORS = [
         **{**STOCHASTIC, "step_size": 0.01},
     ),
     FederatedMLPClassifier(random_state=0),
-    FederatedMLPClassifier((), prior="spike_slab", max_iter=60, random_state=0),
+    FederatedMLPClassifier((), prior="spike_slab", target_sparsity=0.3, random_state=0),
     FederatedMLPClassifier((10,), control_variates=True, random_state=0),
     FederatedMLPRegressor(random_state=0),
     FederatedMLPRegressor((10,), prior="mixture", random_state=0),
     FederatedMLPRegressor((10,), prior="laplace", server_optimizer="sgd", random_state=0),
-    FederatedMLPRegressor((10,), omega=1.0, batch_size=8, random_state=0),
+    FederatedMLPClassifier((10,), omega=1.0, batch_size=8, local_epochs=2, random_state=0),
 ]
 
 

@@ -39,15 +39,15 @@ class Local(NamedTuple):
         φ_s.
     models : ndarray of int, shape (n,)
         Centre from which each client started.
-    sizes : ndarray of int, shape (n,)
-        Number of rows of each client.
+    sizes : ndarray of shape (n,)
+        Number of rows of each client, or their total weight.
     gates : NamedTuple or None
         Own gates of the clients, see ``SpikeSlabPrior``.
     """
 
     parameters: Array
     models: IntArray
-    sizes: IntArray
+    sizes: NDArray[Any]
     gates: Any = None
 
 
@@ -60,8 +60,8 @@ class Update(NamedTuple):
         φ_s - w, from one of the centres.
     models : ndarray of int, shape (n,)
         That centre.
-    sizes : ndarray of int, shape (n,)
-        Number of rows of each client, which the server knows.
+    sizes : ndarray of shape (n,)
+        The same, which the server knows.
     kept : ndarray of bool, shape (n, n_groups), or None
         Groups of parameters that are not zero; None if nothing can be left out.
     survivors : ndarray of bool, shape (n, n_parameters), or None
@@ -74,7 +74,7 @@ class Update(NamedTuple):
 
     differences: Array
     models: IntArray
-    sizes: IntArray
+    sizes: NDArray[Any]
     kept: BoolArray | None = None
     survivors: BoolArray | None = None
     disagreement: FloatArray | None = None
@@ -126,7 +126,7 @@ class Prior(ABC):
 
     # ---- the client's half
 
-    def start(self, shared: Shared, models: IntArray, sizes: IntArray) -> Local:
+    def start(self, shared: Shared, models: IntArray, sizes: NDArray[Any]) -> Local:
         """Own parameters at the start of a round, from the centre of each client."""
         return Local(shared.weights[models], models, sizes)
 

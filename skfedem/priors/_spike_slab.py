@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -87,15 +88,16 @@ class SpikeSlabPrior(Prior):
     relative to their layer's mean at the end of the warm-up, so that one temperature suits all
     layers, with T = 0.05 instead of 0.001 and larger rates of v; gates are closed during
     ``warmup_rounds``; the cross-entropy between π_s and θ has the weight 0 instead of 1e-4; and
-    with ``target_sparsity``, penalty and thresholds are frozen once that is reached. Losses and
-    penalties are per row, not sums over rows.
+    once ``target_sparsity`` is reached, by the groups with the smallest θ, the penalty is dropped,
+    and neither thresholds nor the set of pruned groups change any more. Losses and penalties are
+    per row, not sums over rows.
 
     Parameters
     ----------
     l0_penalty : float >= 0, default=1e-6
         λ₀, in nats per row and parameter.
     target_sparsity : float in (0, 1), default=None
-        Share of the parameters to prune; None to leave it to the penalty.
+        Least share of the parameters to prune; None to leave it to the penalty.
     warmup_rounds : int >= 0, default=20
         Number of rounds before gates act.
     gates : {"auto", "units", "features", "weights"}, default="auto"
@@ -204,7 +206,7 @@ class SpikeSlabPrior(Prior):
 
     # ---- the client's half
 
-    def start(self, shared: Shared, models: IntArray, sizes: IntArray) -> Local:
+    def start(self, shared: Shared, models: IntArray, sizes: Array) -> Local:
         """w_s = w and v_s = v."""
         local = super().start(shared, models, sizes)
         shape = len(models), self._groups.n_groups
@@ -330,13 +332,29 @@ class SpikeSlabPrior(Prior):
         return self._pruned(after) if self._acts(shared) else self._begun(after)
 
     def _pruned(self, shared: Shared) -> Shared:
-        """Θ without the groups that have a small probability."""
-        alive = self.probabilities(shared) > self.prune_threshold
-        gates = shared.gates._replace(alive=alive)
-        if self.target_sparsity is not None:
-            settled = 1 - self._groups.survivors(alive).mean() >= self.target_sparsity
-            gates = gates._replace(settled=bool(gates.settled or settled))
-        return Shared(np.where(self._groups.survivors(alive), shared.weights, 0.0), gates)
+        """Θ without the groups that have a small probability, up to the target sparsity."""
+        gates = shared.gates
+        if not gates.settled:
+            probabilities = self.probabilities(shared)
+            rarest = np.argsort(probabilities)
+            n = int(np.count_nonzero(probabilities <= self.prune_threshold))
+            if self.target_sparsity is not None:
+                goal = self.target_sparsity
+                n_enough = bisect_left(range(n + 1), goal, key=lambda k: self._sparsity(rarest[:k]))
+                gates = gates._replace(settled=n_enough <= n)
+                n = min(n, n_enough)
+            gates = gates._replace(alive=self._alive(rarest[:n]))
+        survivors = self._groups.survivors(gates.alive)
+        return Shared(np.where(survivors, shared.weights, 0.0), gates)
+
+    def _alive(self, pruned: IntArray) -> BoolArray:
+        alive = np.ones(self._groups.n_groups, dtype=bool)
+        alive[pruned] = False
+        return alive
+
+    def _sparsity(self, pruned: IntArray) -> float:
+        """Share of the parameters that these groups take away."""
+        return 1 - float(self._groups.survivors(self._alive(pruned)).mean())
 
     # ---- messages
 

@@ -19,7 +19,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _random
 from .._federation import Federation
-from .._messages import label_repr
 from .._optimizers import OPTIMIZERS, Moments, no_moments
 from .._parallel import Workers
 from .._typing import BoolArray, FloatArray, IntArray
@@ -230,7 +229,7 @@ def client_half(
         models = mean_losses(training, task.federation, clients, shared.weights).argmin(axis=1)
     where = training, prior, task.federation, broadcast.round_index, clients, shared
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        start = prior.start(shared, models, task.federation.lengths_of(clients))
+        start = prior.start(shared, models, task.federation.totals_of(clients))
         local, losses = train(*where, start, correction)
         uniforms = gate_uniforms(training, prior, shared, broadcast.round_index, clients, 0)
         update = prior.update(shared, local, uniforms)
@@ -238,7 +237,7 @@ def client_half(
         if task.control_step > 0:
             values -= states.controls
         values = values if task.compressor else _as_sent(task, values)
-    _check_finite(values, clients, broadcast.round_index)
+    _check_finite(values, broadcast.round_index, clients)
     shares = None if update.shares is None else _as_sent(task, update.shares)
     update = update._replace(differences=values, shares=shares)
     n_bytes = prior.uplink_bytes(shared, update)
@@ -313,8 +312,10 @@ def server_half(task: Task, server: ServerState, reply: Reply, active: IntArray)
     control = server.control
     if task.has_controls:
         control = control + weights @ reply.control_changes
-    after = prior.after_step(shared, reply.update, weights, centres)
-    return ServerState(server.round_index + 1, _rounded(task, after), moments, control)
+    with np.errstate(over="ignore"):  # refused below
+        after = _rounded(task, prior.after_step(shared, reply.update, weights, centres))
+    _check_finite(after.weights, server.round_index)
+    return ServerState(server.round_index + 1, after, moments, control)
 
 
 def _rounded(task: Task, shared: Shared) -> Shared:
@@ -331,14 +332,15 @@ def _downlink_bytes(task: Task, server: ServerState) -> int:
     return n_bytes
 
 
-def _check_finite(sent: FloatArray, clients: IntArray, round_index: int) -> None:
-    """Raise if the training of a client diverged."""
-    bad = ~np.isfinite(sent).all(axis=1)
+def _check_finite(numbers: FloatArray, round_index: int, clients: IntArray | None = None) -> None:
+    """Raise if the parameters of a client, or the server's, are not finite."""
+    bad = ~np.isfinite(numbers).all(axis=1)
     if bad.any():
+        whose = "server" if clients is None else f"client at position {clients[np.argmax(bad)]}"
         raise ValueError(
-            f"Expected finite parameters, got NaN or inf for the client at position "
-            f"{label_repr(clients[np.argmax(bad)])} in round {round_index + 1}: its training "
-            "diverged. Use a smaller learning_rate_init, and standardise the features."
+            f"Expected finite parameters, got NaN or inf for the {whose} in round "
+            f"{round_index + 1}: its training diverged. Use a smaller learning_rate_init, and "
+            "standardise the features."
         )
 
 

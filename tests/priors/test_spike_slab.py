@@ -179,6 +179,8 @@ def test_thresholds_are_fixed_once_the_target_is_reached():
         assert gates.settled == (fixed is not None or sparsity >= 0.2)
         if fixed is not None:
             assert_array_equal(gates.thresholds, fixed)
+            # The target is met by the fewest groups, here of one parameter each.
+            assert 0.2 <= sparsity < 0.2 + 1.01 / MODEL.n_parameters
         fixed = gates.thresholds if gates.settled else None
     assert fixed is not None
 
