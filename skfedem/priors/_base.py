@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from inspect import getdoc, isfunction
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -16,9 +17,9 @@ Array = NDArray[Any]
 
 
 class Shared(NamedTuple):
-    """Parameters of the prior: what the server learns and broadcasts.
+    """Parameters Θ of the prior: what the server learns and broadcasts.
 
-    Attributes
+    Parameters
     ----------
     weights : ndarray of shape (n_models, n_parameters)
         Centres w of the prior; more than one for a mixture.
@@ -33,7 +34,7 @@ class Shared(NamedTuple):
 class Local(NamedTuple):
     """Own parameters of some clients during their training.
 
-    Attributes
+    Parameters
     ----------
     parameters : ndarray of shape (n, n_parameters)
         φ_s.
@@ -54,7 +55,7 @@ class Local(NamedTuple):
 class Update(NamedTuple):
     """What some clients send at the end of their training.
 
-    Attributes
+    Parameters
     ----------
     differences : ndarray of shape (n, n_parameters)
         φ_s - w, from one of the centres.
@@ -116,22 +117,77 @@ class Prior(ABC):
         """Number of centres."""
         return 1
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Append the sections of the contract's docstrings to those of a prior's methods."""
+        super().__init_subclass__(**kwargs)
+        for name, method in vars(cls).items():
+            contract = getdoc(getattr(Prior, name, None)) or ""
+            if isfunction(method) and method.__doc__ and "\n" in contract:
+                sections = contract[contract.index("\n\n") :]
+                method.__doc__ = getdoc(method) + sections  # type: ignore[operator]
+
     def for_groups(self, groups: Any) -> Self:
-        """Prior for the groups of parameters of a model; the same, unless ``gated``."""
+        """Prior for the groups of parameters of a model; the same, unless ``gated``.
+
+        Parameters
+        ----------
+        groups : Groups
+            As of ``Perceptron.groups``.
+
+        Returns
+        -------
+        prior : Prior
+        """
         return self
 
     def initial(self, centres: FloatArray) -> Shared:
-        """Θ before the first round, from centres of shape (n_models, n_parameters)."""
+        """Θ before the first round.
+
+        Parameters
+        ----------
+        centres : ndarray of shape (n_models, n_parameters)
+
+        Returns
+        -------
+        shared : Shared
+        """
         return Shared(centres)
 
     # ---- the client's half
 
     def start(self, shared: Shared, models: IntArray, sizes: NDArray[Any]) -> Local:
-        """Own parameters at the start of a round, from the centre of each client."""
+        """Own parameters at the start of a round, those of each client's centre.
+
+        Parameters
+        ----------
+        shared : Shared
+        models : ndarray of int, shape (n,)
+            Centre of each client.
+        sizes : ndarray of shape (n,)
+            Number of rows of each client, or their total weight.
+
+        Returns
+        -------
+        local : Local
+        """
         return Local(shared.weights[models], models, sizes)
 
     def relaxed(self, shared: Shared, local: Local, uniforms: Array | None) -> tuple[Array, Any]:
-        """Parameters at which the loss of a minibatch is computed, and the gates in them."""
+        """Parameters at which the loss of a minibatch is computed, and the gates in them.
+
+        Parameters
+        ----------
+        shared : Shared
+        local : Local
+        uniforms : ndarray of shape (n, n_groups), or None
+            Uniform random numbers in [0, 1) for a prior that is ``gated``.
+
+        Returns
+        -------
+        parameters : ndarray of shape (n, n_parameters)
+        gates : object
+            What `step` needs to know of them.
+        """
         return local.parameters, None
 
     def step(
@@ -156,28 +212,70 @@ class Prior(ABC):
         correction : ndarray of shape (n, n_parameters), or 0.0
             c - c_s of SCAFFOLD, which is added to the gradient.
         learning_rate : float
+
+        Returns
+        -------
+        local : Local
         """
         moved = local.parameters - learning_rate * (gradient + correction)
         return local._replace(parameters=self.proximal(shared, local, moved, learning_rate))
 
     def proximal(self, shared: Shared, local: Local, moved: Array, learning_rate: float) -> Array:
-        """Minimum over φ of ||φ - moved||² / (2 learning_rate) - log p(φ | Θ)."""
+        """Minimum over φ of ``||φ - moved||² / (2 learning_rate) - log p(φ | Θ)``.
+
+        Parameters
+        ----------
+        shared : Shared
+        local : Local
+            Before the gradient step.
+        moved : ndarray of shape (n, n_parameters)
+            Own parameters after the gradient step.
+        learning_rate : float
+
+        Returns
+        -------
+        parameters : ndarray of shape (n, n_parameters)
+        """
         return moved
 
     def update(self, shared: Shared, local: Local, uniforms: Array | None) -> Update:
-        """What clients send after their training."""
+        """What clients send after their training.
+
+        Parameters
+        ----------
+        shared : Shared
+        local : Local
+        uniforms : ndarray of shape (n, n_groups), or None
+            As in `relaxed`.
+
+        Returns
+        -------
+        update : Update
+        """
         differences = local.parameters - shared.weights[local.models]
         return Update(differences, local.models, local.sizes)
 
     def own_parameters(self, shared: Shared, local: Local, update: Update) -> Array:
-        """Own models of the clients."""
+        """Own models of the clients.
+
+        Parameters
+        ----------
+        shared : Shared
+        local : Local
+        update : Update
+            As returned by `update` for these.
+
+        Returns
+        -------
+        parameters : ndarray of shape (n, n_parameters)
+        """
         return local.parameters
 
     # ---- the server's half
 
     @abstractmethod
     def closed_form(self, shared: Shared, update: Update, weights: FloatArray) -> FloatArray:
-        """Centres that maximise Σ_s w_s log p(φ_s | Θ), of shape (n_models, n_parameters).
+        """Centres that maximise Σ_s w_s log p(φ_s | Θ).
 
         Parameters
         ----------
@@ -185,35 +283,88 @@ class Prior(ABC):
         update : Update
         weights : ndarray of shape (n,)
             Weights w_s of the clients that took part.
+
+        Returns
+        -------
+        centres : ndarray of shape (n_models, n_parameters)
         """
 
     @abstractmethod
     def direction(self, shared: Shared, update: Update, weights: FloatArray) -> FloatArray:
-        """Ascent direction for the centres, of shape (n_models, n_parameters).
+        """Gradient of Σ_s w_s log p(φ_s | Θ) / Σ_s w_s by the centres, without its factor λ.
 
-        That of Σ_s w_s log p(φ_s | Θ) / Σ_s w_s, without its factor λ. Arguments are those of
-        `closed_form`.
+        Parameters
+        ----------
+        shared : Shared
+        update : Update
+        weights : ndarray of shape (n,)
+            Weights w_s of the clients that took part.
+
+        Returns
+        -------
+        direction : ndarray of shape (n_models, n_parameters)
         """
 
     def after_step(
         self, shared: Shared, update: Update, weights: FloatArray, centres: FloatArray
     ) -> Shared:
-        """Θ after a round, from the new centres."""
+        """Θ after a round, from the new centres.
+
+        Parameters
+        ----------
+        shared : Shared
+        update : Update
+        weights : ndarray of shape (n,)
+            Weights w_s of the clients that took part.
+        centres : ndarray of shape (n_models, n_parameters)
+
+        Returns
+        -------
+        shared : Shared
+        """
         return shared._replace(weights=centres)
 
     # ---- messages
 
     def sent(self, shared: Shared) -> BoolArray | None:
-        """Parameters that the server broadcasts, a mask; None for all."""
+        """Mask of the parameters that the server broadcasts; None for all.
+
+        Parameters
+        ----------
+        shared : Shared
+
+        Returns
+        -------
+        mask : ndarray of bool, shape (n_parameters,), or None
+        """
         return None
 
     def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
-        """Number of bytes of each client's message, of shape (n,)."""
+        """Number of bytes of each client's message, if it is not compressed.
+
+        Parameters
+        ----------
+        shared : Shared
+        update : Update
+
+        Returns
+        -------
+        n_bytes : ndarray of int, shape (n,)
+        """
         n, d = update.differences.shape
         return np.full(n, size_of_dense(d))
 
     def downlink_bytes(self, shared: Shared) -> int:
-        """Number of bytes of the broadcast to a client."""
+        """Number of bytes of the broadcast to a client.
+
+        Parameters
+        ----------
+        shared : Shared
+
+        Returns
+        -------
+        n_bytes : int
+        """
         return size_of_dense(shared.weights.size)
 
     def __sklearn_clone__(self) -> Self:

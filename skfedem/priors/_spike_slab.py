@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -139,7 +140,7 @@ class SpikeSlabPrior(Prior):
     cross_entropy: float = 0.0
     initial_probability: float = 0.99
     threshold_rates: tuple[float, float] = (0.05, 0.1)
-    grouping: Grouping | None = field(default=None, repr=False, compare=False)
+    grouping: Grouping | None = field(default=None, init=False, repr=False, compare=False)
     gated: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -160,7 +161,9 @@ class SpikeSlabPrior(Prior):
 
     def for_groups(self, groups: Any) -> Self:
         """Prior for the groups of parameters of a model."""
-        return replace(self, grouping=grouping(groups))
+        prior = copy(self)
+        object.__setattr__(prior, "grouping", grouping(groups))  # as it is frozen
+        return prior
 
     @property
     def _groups(self) -> Grouping:
@@ -199,7 +202,16 @@ class SpikeSlabPrior(Prior):
         return (scales * self._norms(parameters) - softplus(thresholds)) / self.gate_temperature
 
     def probabilities(self, shared: Shared) -> FloatArray:
-        """θ, 0 for pruned groups."""
+        """θ, 0 for pruned groups.
+
+        Parameters
+        ----------
+        shared : Shared
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_groups,)
+        """
         gates = shared.gates
         logits = self._logits(gates, shared.weights[0], gates.thresholds)
         return np.where(gates.alive, expit(logits), 0.0)
