@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from .._compat import row_count
 from .._messages import collect_warnings, error_context
 from .._typing import ClientsLike, RowWeights, Table
-from .client_labels import grouped, warn_of_another_order
-from .sample_weight import check_row_weights
+from .labels import group_rows, warn_of_another_order
+from .rows import row_weights
 from .tables import is_client_list
 
 
@@ -26,7 +26,7 @@ def stacked_targets(
     clients: ArrayLike | None = None,
     sample_weight: RowWeights | None = None,
 ) -> NDArray[Any]:
-    """Targets in the order of the rows of ``check_clients``, whose arguments have been checked.
+    """Targets in the order of the rows of ``read_clients``, whose arguments have been checked.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def stacked_targets(
     classes : bool
         Whether these are labels of classes, in one dimension, or numbers, in one or two.
     clients, sample_weight
-        As in ``check_clients``.
+        As in ``read_clients``.
 
     Returns
     -------
@@ -47,10 +47,10 @@ def stacked_targets(
         If y does not match X, or has no such targets; the message names the client.
     """
     targets = targets_of_rows(X, y, classes=classes)
-    weights = None if sample_weight is None else check_row_weights(X, sample_weight)
+    weights = None if sample_weight is None else row_weights(X, sample_weight)
     if clients is not None:
-        with collect_warnings():  # they were given by check_clients
-            _, order, _ = grouped(clients, len(targets))
+        with collect_warnings():  # they were given by read_clients
+            _, order, _ = group_rows(clients, len(targets))
         if order is not None:
             targets = targets[order]
             weights = None if weights is None else weights[order]

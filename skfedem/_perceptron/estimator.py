@@ -11,18 +11,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from .._callbacks import CallbackSupportMixin, with_callbacks
+from .._data.clients import read_clients
+from .._data.features import check_columns_of_fit, features_of, store
+from .._data.tables import first_table, is_client_list
+from .._data.targets import stacked_targets, targets_of_rows
 from .._history import History
-from .._input.clients import (
-    check_clients,
-    check_columns_of_fit,
-    features_of,
-    federation_of,
-    first_table,
-    store,
-)
-from .._input.sample_weight import without_equal_weights
-from .._input.tables import is_client_list
-from .._input.targets import stacked_targets, targets_of_rows
 from .._messages import plural, warn
 from .._parallel import Workers
 from .._parameters import in_python_numbers, unfitted
@@ -241,21 +234,26 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         if memory is not None:
             check_columns_of_fit(self, X)
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
-        data = check_clients(settings, X, clients, sample_weight)
+        federation, ids, _ = read_clients(
+            settings,
+            X,
+            clients,
+            sample_weight,
+            client_weights=self.client_weights,
+            drop_equal_weights=True,
+        )
         is_classes = self._loss == "log_loss"
         y = stacked_targets(X, y, classes=is_classes, clients=clients, sample_weight=sample_weight)
-        data, _ = without_equal_weights(data)
         targets, n_outputs, attributes = self._encoded(y, memory is not None)
-        federation = federation_of(data, self.client_weights)
         units = None if memory is None else memory.units
         if not is_classes:
             units = units or units_of(federation, targets)
-            targets = in_units(targets, units).astype(precision_of(data.rows), copy=False)
+            targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
         seed = seeds_of_runs(self.random_state, 1)[0] if memory is None else memory.seed
         sizes = (settings.n_features_in_, *hidden_sizes(settings), n_outputs)
         model = Perceptron(sizes, settings.activation, self._loss, settings.alpha)
         task = task_of(settings, model, federation, targets, seed_of(self, seed, resume_from))
-        run = begin(task, units) if memory is None else go_on(task, data.ids, memory)
+        run = begin(task, units) if memory is None else go_on(task, ids, memory)
         checkpoint = None
         if not in_stream and (self.checkpoint or resume_from):
             checkpoint = checkpoint_of(settings, task)
@@ -266,14 +264,14 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         tasks = FitTask(self, X, y, n_rounds, sample_weight)
 
         def so_far(run: Any) -> dict[str, Any]:
-            return self._so_far(task, run, attributes, data.ids, units)
+            return self._so_far(task, run, attributes, ids, units)
 
         begun = tasks.begin_start(so_far)
         with Workers(self.n_jobs) as workers:
             run, interrupted = run_rounds(
                 settings, task, run, n_rounds, workers, scores, begun, checkpoint
             )
-        after = remember(data.ids, task, run, units, memory if in_stream else None)
+        after = remember(ids, task, run, units, memory if in_stream else None)
         history = run.history.as_dict()
         if units is not None:
             history["loss"] *= units.scale**2

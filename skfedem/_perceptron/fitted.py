@@ -11,13 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from .._input.client_labels import grouped, refuse_name
-from .._input.clients import check_rows, refuse_labels_of_a_list
-from .._input.each_client import each_client, each_client_stacked
-from .._input.known_labels import check_kinds, find_labels
-from .._input.sample_weight import check_row_weights
-from .._input.tables import is_client_list
-from .._input.targets import targets_of_rows
+from .._data.by_client import each_table, each_table_stacked
+from .._data.clients import read_rows
+from .._data.labels import (
+    check_kinds,
+    check_no_labels,
+    check_not_name,
+    find_labels,
+    group_rows,
+)
+from .._data.rows import row_weights
+from .._data.tables import is_client_list
+from .._data.targets import targets_of_rows
 from .._rows import Rows, in_blocks, take_rows
 from .._typing import ClientsLike, FloatArray, RowWeights, Table
 from ..models.perceptron import Perceptron
@@ -39,16 +44,16 @@ class FittedPerceptron(BaseEstimator):
     ) -> Answer:
         """Probabilities of classes, or predicted targets, of shape (n_samples, n_outputs)."""
         check_is_fitted(self)
-        refuse_name(clients)
+        check_not_name(clients)
         model, centres = self._fitted_model()
         answer = partial(self._of_table, model=model, centres=centres)
         if is_client_list(X):
-            refuse_labels_of_a_list(clients)
+            check_no_labels(clients)
             if not personal:
-                return each_client_stacked(X, answer)
+                return each_table_stacked(X, answer)
             own = self._own_models(np.arange(len(X)), model, centres)
             pairs = iter(own)
-            return each_client(X, lambda table: self._of_table(table, model, next(pairs)))
+            return each_table(X, lambda table: self._of_table(table, model, next(pairs)))
         if clients is None:
             if personal:
                 raise ValueError(
@@ -56,8 +61,8 @@ class FittedPerceptron(BaseEstimator):
                     "of the client of each row, or a list of tables."
                 )
             return answer(X)
-        rows = check_rows(self, X)
-        ids, order, offsets = grouped(clients, len(rows))
+        rows = read_rows(self, X)
+        ids, order, offsets = group_rows(clients, len(rows))
         order = np.arange(len(rows)) if order is None else order
         parts = [
             self._of_rows(take_rows(rows, order[offsets[k] : offsets[k + 1]]), model, own)
@@ -67,7 +72,7 @@ class FittedPerceptron(BaseEstimator):
 
     def _of_table(self, table: object, model: Perceptron, centres: Array) -> Array:
         """Responses for the rows of one table, from one model or the mean of several."""
-        return self._of_rows(check_rows(self, table), model, centres)
+        return self._of_rows(read_rows(self, table), model, centres)
 
     def _of_rows(self, rows: Rows, model: Perceptron, centres: Array) -> Array:
         def of_block(block: Array) -> Array:
@@ -89,7 +94,7 @@ class FittedPerceptron(BaseEstimator):
         if isinstance(predicted, tuple):
             predicted = np.concatenate(predicted)
         targets = targets_of_rows(X, y, classes=self._loss == "log_loss")
-        weights = None if sample_weight is None else check_row_weights(X, sample_weight)
+        weights = None if sample_weight is None else row_weights(X, sample_weight)
         return float(measure(targets, predicted, sample_weight=weights))
 
     def _mean_own_score(self, X: Sequence[Table], y: Sequence[Any]) -> float:

@@ -1,4 +1,7 @@
-"""Rounds of a federated perceptron: their start, their history, and checkpoints."""
+"""Rounds of a federated perceptron: their start, their history, and checkpoints.
+
+``settings`` is the estimator, of which only parameters are read.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ import hashlib
 from collections.abc import Callable
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _checkpoint
+from .._data.labels import check_kinds, find_labels, labels_together
 from .._federation import Federation, fingerprint, little_endian
 from .._history import History
-from .._input.known_labels import check_kinds, find_labels, labels_together
 from .._messages import repr_of, warn
 from .._parallel import Workers
 from .._parameters import parameters_of
@@ -31,9 +34,6 @@ from ..solvers.hard_em import (
     initial_states,
     one_round,
 )
-
-if TYPE_CHECKING:
-    from ..perceptron import FederatedMLP
 
 # Parameters that may differ between a run and its continuation.
 _FREE = {
@@ -177,7 +177,7 @@ def remember(
 
 
 def run_rounds(
-    settings: FederatedMLP,
+    settings: Any,
     task: Task,
     run: Progress,
     n_rounds: int,
@@ -282,7 +282,7 @@ def _as_state(run: Progress) -> dict[str, Any]:
     return {"server": run.server, "states": run.states, "history": run.history.as_dict()}
 
 
-def checkpoint_of(settings: FederatedMLP, task: Task) -> Checkpoint:
+def checkpoint_of(settings: Any, task: Task) -> Checkpoint:
     """Checkpoint of a fit with the estimator's parameters."""
     federation, targets = task.federation, task.training.targets
     parameters = {

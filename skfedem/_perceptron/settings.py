@@ -1,9 +1,12 @@
-"""From the parameters of a federated perceptron to its prior and its task."""
+"""From the parameters of a federated perceptron to its prior and its task.
+
+``estimator`` and ``settings`` are the estimator, of which only parameters are read.
+"""
 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +26,12 @@ from .._parameters import (
 from .._typing import ClientWeights
 from ..compression import Compressor
 from ..models.perceptron import ACTIVATIONS, Perceptron
+from ..participation import check_participation
 from ..priors import GaussianPrior, LaplacePrior, MixturePrior, Prior, SpikeSlabPrior
 from ..solvers._from_parameters import _check_compressor, _compressor_of, _worst_omega
 from ..solvers._local_training import Training
 from ..solvers._resume import check_checkpoint_parameters
 from ..solvers.hard_em import Task
-
-if TYPE_CHECKING:
-    from ..perceptron import FederatedMLP
 
 PRIORS = ("gaussian", "laplace", "mixture", "spike_slab")
 SERVER_OPTIMIZERS = ("average", "sgd", "adam", "adamax")
@@ -42,7 +43,7 @@ _ADAPTIVE_RATE = 1e-3
 _PRECISION_OF_MIXTURES = 0.1
 
 
-def check_parameters(estimator: FederatedMLP) -> None:
+def check_parameters(estimator: Any) -> None:
     """Raise TypeError or ValueError for an invalid parameter."""
     for size in hidden_sizes(estimator):
         check_number("hidden_layer_sizes", size, kind=Integral, low=1)
@@ -59,7 +60,7 @@ def check_parameters(estimator: FederatedMLP) -> None:
         hint = "Use None for all rows."
         check_number("batch_size", estimator.batch_size, kind=Integral, low=1, hint=hint)
     check_positive(learning_rate_init=estimator.learning_rate_init)
-    _check_participation(estimator.participation)
+    check_participation(estimator.participation)
     check_choice("client_weights", estimator.client_weights, get_args(ClientWeights))
     if not is_auto(estimator.control_step):
         check_number("control_step", estimator.control_step, low=0, high=1, hint='Or give "auto".')
@@ -73,21 +74,13 @@ def check_parameters(estimator: FederatedMLP) -> None:
     _check_combination(estimator, prior_of(estimator))
 
 
-def hidden_sizes(estimator: FederatedMLP) -> tuple[Any, ...]:
+def hidden_sizes(estimator: Any) -> tuple[Any, ...]:
     """Numbers of units of the hidden layers."""
     sizes = estimator.hidden_layer_sizes
     return tuple(sizes) if hasattr(sizes, "__iter__") else (sizes,)
 
 
-def _check_participation(participation: object) -> None:
-    if isinstance(participation, Integral) and not isinstance(participation, bool):
-        check_counts(participation=participation)
-        return
-    hint = "Use 1.0 for all clients in every round, or an integer for so many of them."
-    check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
-
-
-def _check_combination(estimator: FederatedMLP, prior: Prior) -> None:
+def _check_combination(estimator: Any, prior: Prior) -> None:
     """Raise for parameters that are not sound together."""
     kind = type(prior).__name__
     if estimator.control_variates and not prior.corrects:
@@ -120,7 +113,7 @@ def _check_combination(estimator: FederatedMLP, prior: Prior) -> None:
         )
 
 
-def prior_of(estimator: FederatedMLP) -> Prior:
+def prior_of(estimator: Any) -> Prior:
     """Prior of a fit; one that is given by its name follows the estimator's parameters."""
     prior = estimator.prior
     if isinstance(prior, Prior):
@@ -154,7 +147,7 @@ def prior_of(estimator: FederatedMLP) -> Prior:
 
 
 def task_of(
-    settings: FederatedMLP,
+    settings: Any,
     model: Perceptron,
     federation: Federation,
     targets: NDArray[Any],
@@ -206,9 +199,7 @@ def _kind_of_gates(prior: Any, model: Perceptron) -> str:
     return "units" if has_units else "features"
 
 
-def _control_step(
-    settings: FederatedMLP, prior: Prior, compressor: Compressor | None, length: int
-) -> float:
+def _control_step(settings: Any, prior: Prior, compressor: Compressor | None, length: int) -> float:
     """Step size α of the memories V_i of the updates."""
     if not is_auto(settings.control_step):
         return float(settings.control_step)

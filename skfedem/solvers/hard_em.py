@@ -21,7 +21,7 @@ from .. import _random
 from .._federation import Federation
 from .._optimizers import OPTIMIZERS, Moments, no_moments
 from .._parallel import Workers
-from .._typing import BoolArray, FloatArray, IntArray
+from .._typing import BoolArray, FloatArray, IntArray, Participation
 from ..compression import Compressor
 from ..compression._survivors import size_of_dense
 from ..participation import draw_active
@@ -63,7 +63,7 @@ class Task(NamedTuple):
     server_learning_rate: float = 1.0
     server_momentum: float = 0.9
     control_variates: bool = False
-    participation: float = 1.0
+    participation: Participation = 1.0
     compressor: Compressor | None = None
     control_step: float = 0.0
     keep_local: bool = True
@@ -151,13 +151,8 @@ def initial_states(task: Task, dtype: DTypeLike) -> ClientStates:
 
 def active_clients(task: Task, round_index: int) -> IntArray:
     """Clients that take part in a round, in increasing order."""
-    n, wanted = task.federation.n_clients, task.participation
-    if wanted == 1.0 and isinstance(wanted, float):
-        return np.arange(n)
     source = _random.generator(task.training.seed, _random.PARTICIPATION, round_index)
-    if isinstance(wanted, float):
-        return draw_active(source, n, wanted)
-    return np.sort(source.choice(n, min(wanted, n), replace=False, shuffle=False))
+    return draw_active(source, task.federation.n_clients, task.participation)
 
 
 def one_round(

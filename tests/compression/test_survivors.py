@@ -34,7 +34,7 @@ def test_a_mask_takes_less_than_a_bit_for_each_group_if_few_are_left():
     kept = np.zeros(1000, bool)
     kept[7] = True
     assert len(encode_survivors(kept, np.ones(1, np.float32))) < 4 + 1000 / 8
-    assert size_of_survivors(0, 0, 0) == 3  # first byte and checksum
+    assert size_of_survivors(0, 0, 0) == 4  # first byte, count, and checksum
     assert size_of_dense(7850) * 8 == 32 * 7850
 
 

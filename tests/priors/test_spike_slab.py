@@ -164,7 +164,7 @@ def test_all_groups_pruned_leave_the_intercepts():
     server, _, info = last(problem, 30)
     ((coefficients, intercepts),) = problem.training.model.split(server.shared.weights[0])
     assert not coefficients.any() and intercepts.any()
-    assert info.uplink_bytes == 6 * (3 + 4 * 2) and np.isfinite(info.loss)
+    assert info.uplink_bytes == 6 * (4 + 4 * 2) and np.isfinite(info.loss)
 
 
 def test_thresholds_are_fixed_once_the_target_is_reached():

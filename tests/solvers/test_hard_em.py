@@ -154,8 +154,8 @@ def test_coordinates_equal_to_the_servers_are_not_sent():
     assert 0 < moved.sum() < moved.size
     assert (moved.sum(axis=1) == 0).any() or moved.any(axis=1).all()
     floor = 4 * moved.sum()
-    # Which of 26 coordinates moved: at most 26 bits, a count of 5, and 3 bytes of a message.
-    assert floor < info.uplink_bytes <= floor + len(LENGTHS) * (3 + 4)
+    # Which of 26 coordinates moved: at most 26 bits, counts of 11 and 5, and 3 bytes of a message.
+    assert floor < info.uplink_bytes <= floor + len(LENGTHS) * (3 + 6)
 
 
 # ---- SCAFFOLD
@@ -451,7 +451,6 @@ def test_numbers_of_clients():
         counts[active] += 1
     # Five standard deviations of a binomial count.
     assert (np.abs(counts - 200) < 5 * np.sqrt(600 * 2 / 9)).all()
-    assert_array_equal(active_clients(task(participation=100), 0), np.arange(6))
     assert len(active_clients(task(participation=1), 0)) == 1
     sizes = [len(active_clients(task(participation=0.3), k)) for k in range(300)]
     assert min(sizes) == 0 and 1.3 < np.mean(sizes) < 2.3
