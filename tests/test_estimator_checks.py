@@ -49,7 +49,7 @@ ESTIMATORS = [
     FederatedMLPRegressor(random_state=0),
     FederatedMLPRegressor((10,), prior="mixture", random_state=0),
     FederatedMLPRegressor((10,), prior="laplace", server_optimizer="sgd", random_state=0),
-    FederatedMLPClassifier((10,), omega=1.0, batch_size=8, local_epochs=2, random_state=0),
+    FederatedMLPClassifier((10,), omega=1.0, random_state=0),
 ]
 
 
