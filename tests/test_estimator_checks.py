@@ -1,7 +1,12 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem import (
+    FederatedGaussianMixture,
+    FederatedMatrixImputer,
+    FederatedMLPClassifier,
+    FederatedMLPRegressor,
+)
 
 # What is checked does not depend on where rounds end: the stochastic fits, which would take 60 of
 # them to converge to any tolerance, take a few. A small step keeps them in the domain of the
@@ -38,6 +43,13 @@ ESTIMATORS = [
         effects="columns",
         **{**STOCHASTIC, "step_size": 0.01},
     ),
+    FederatedMLPClassifier(random_state=0),
+    FederatedMLPClassifier((), prior="spike_slab", target_sparsity=0.3, random_state=0),
+    FederatedMLPClassifier((10,), control_variates=True, random_state=0),
+    FederatedMLPRegressor(random_state=0),
+    FederatedMLPRegressor((10,), prior="mixture", random_state=0),
+    FederatedMLPRegressor((10,), prior="laplace", server_optimizer="sgd", random_state=0),
+    FederatedMLPClassifier((10,), omega=1.0, random_state=0),
 ]
 
 
