@@ -97,7 +97,12 @@ class Compressor(ABC):
 
     @abstractmethod
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
-        """Exact variance ``E ||Q(x) - x||^2`` of each vector x, with arguments as in `compress`.
+        """Exact variance ``E ||Q(x) - x||^2`` of each vector x.
+
+        Parameters
+        ----------
+        values, lengths
+            As in `compress`.
 
         Returns
         -------
@@ -113,7 +118,10 @@ class Compressor(ABC):
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         """Length of each encoded vector in bytes, ``len(encode(v))``, without encoding it.
 
-        Arguments are as in `compress`, but *compressed* vectors, as returned by `compress`.
+        Parameters
+        ----------
+        values, lengths
+            As in `compress`, but *compressed* vectors, as returned by `compress`.
 
         Returns
         -------
@@ -130,7 +138,15 @@ class Compressor(ABC):
     ) -> tuple[FloatArray, IntArray]:
         """Compress vectors and return their `n_bytes` too; operators may share the work of both.
 
-        Arguments and results are those of `compress` and `n_bytes`.
+        Parameters
+        ----------
+        values, uniforms, lengths
+            As in `compress`.
+
+        Returns
+        -------
+        compressed, n_bytes : ndarray
+            Results of `compress` and `n_bytes`.
 
         Raises
         ------

@@ -128,8 +128,9 @@ def _warn_of_steps(
             ConvergenceWarning,
         )
         return
-    # A function of the user is not called for a round that there was not.
-    planned = schedule(state.server.round_index) if is_auto(estimator.step_size) else 0.0
+    if not is_auto(estimator.step_size):
+        return  # nor is a function of the user's asked once more
+    planned = schedule(state.server.round_index)
     if limit < _SMALL_SHARE * planned:
         ways = [*(against_noise(estimator) or ["a smaller step_size"]), *wording.remedies]
         warn(

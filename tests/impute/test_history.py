@@ -224,13 +224,17 @@ def test_tol_is_relative_to_the_objective():
         ),
         (
             {"max_iter": 20, "batch_size": 5},
-            r"noise of FedEM's minibatches vanishes slowly\. Use solver='vr_fedem'\.$",
+            r"the noise of FedEM's minibatches vanishes slowly\. Use solver='vr_fedem'\.$",
         ),
         ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter or tol\.$"),
         ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs or tol\.$"),
         ({"max_iter": None, "max_epochs": 5}, r"Increase max_epochs or tol\.$"),
         (
-            {"max_iter": 5000, "max_epochs": 20, "step_size": lambda k: 0.05},
+            {"max_iter": 20, "step_size": lambda k: 0.05},
+            r"only 1 natural steps\. Increase max_iter, or use a larger step_size\.$",
+        ),
+        (
+            {"max_iter": 5000, "max_epochs": 20, "step_size": 0.05},
             r"only 1 natural steps\. Increase max_epochs, or use a larger step_size\.$",
         ),
     ],
@@ -262,11 +266,11 @@ def test_a_fit_that_runs_away_says_so():
 
 
 @pytest.mark.filterwarnings("ignore:Not converged")
-def test_a_step_that_runs_away_is_to_be_smaller():
+def test_a_step_that_runs_away_is_told_of_and_automatic_ones_do_not():
     rng = np.random.default_rng(0)
     clients = [np.where(rng.random((17, 6)) < 0.4, rng.normal(size=(17, 6)), np.nan)] * 4
     imputer = FederatedMatrixImputer(step_size=1.0, batch_size=1, max_iter=60, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="Use a smaller step_size, solver='vr_fedem'"):
+    with pytest.warns(ConvergenceWarning, match="do not use this fit. Use a smaller step_size"):
         imputer.fit(clients)
     begun = imputer.history_["objective"][0]
     imputer.set_params(step_size="auto").fit(clients)
