@@ -68,7 +68,7 @@ class Update(NamedTuple):
     survivors : ndarray of bool, shape (n, n_parameters), or None
         Parameters that are sent, those of the kept groups; None if all are.
     disagreement : ndarray of shape (n,) or None
-        Mean of |π_s - θ| over the gates; not sent.
+        Mean absolute difference of π_s and θ over the gates; not sent.
     shares : ndarray of shape (n, n_models), or None
         Responsibilities r_sk of the centres for each client, see ``MixturePrior``.
     """
