@@ -134,8 +134,8 @@ class FederatedMLPClassifier(ClassifierMixin, FederatedMLP):
         History of the fit: row 0 is the start, row r the state after round r. The entries are
         ``round``, ``epoch``, ``loss``, ``sparsity``, ``gate_disagreement`` (mean absolute
         difference of π_s and θ over gates and clients), ``score`` and ``local_score`` (on
-        validation data: of the global model, and the mean over clients of their own models' scores), ``n_active``, ``uplink_bits`` and
-        ``downlink_bits`` (of all clients together; numbers have 32 bits). Values that were not
+        validation data: of the global model, and the mean over clients of their own models'
+        scores), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients together; numbers have 32 bits). Values that were not
         evaluated are NaN.
     n_layers_, n_outputs_ : int
         Number of layers, including that of the features, and of outputs.
