@@ -135,8 +135,8 @@ class FederatedMLPClassifier(ClassifierMixin, FederatedMLP):
         ``round``, ``epoch``, ``loss``, ``sparsity``, ``gate_disagreement`` (mean absolute
         difference of π_s and θ over gates and clients), ``score`` and ``local_score`` (on
         validation data: of the global model, and the mean over clients of their own models'
-        scores), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients together; numbers have 32 bits). Values that were not
-        evaluated are NaN.
+        scores), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients together;
+        numbers have 32 bits). Values that were not evaluated are NaN.
     n_layers_, n_outputs_ : int
         Number of layers, including that of the features, and of outputs.
     out_activation_ : str
