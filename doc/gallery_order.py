@@ -13,6 +13,8 @@ ORDER = (
     "plot_slides_weights.py",
     "plot_communication.py",
     "plot_step_size_theory.py",
+    "plot_fedsparse_mnist.py",
+    "plot_priors.py",
 )
 
 

@@ -7,9 +7,12 @@ from skfedem.impute import FederatedMatrixImputer
 from skfedem.impute_cv import FederatedMatrixImputerCV
 from skfedem.mixed_effects import FederatedNonlinearMixedEffects
 from skfedem.mixture import FederatedGaussianMixture
+from skfedem.perceptron import FederatedMLPClassifier, FederatedMLPRegressor
 
 __all__ = [
     "FederatedGaussianMixture",
+    "FederatedMLPClassifier",
+    "FederatedMLPRegressor",
     "FederatedMatrixImputer",
     "FederatedMatrixImputerCV",
     "FederatedNonlinearMixedEffects",
@@ -26,6 +29,7 @@ _MODULES = (
     "participation",
     "pharmacokinetics",
     "preprocessing",
+    "priors",
     "theory",
 )
 
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from skfedem import participation as participation
     from skfedem import pharmacokinetics as pharmacokinetics
     from skfedem import preprocessing as preprocessing
+    from skfedem import priors as priors
     from skfedem import theory as theory
 else:
     # A checker that saw this function would let every name pass.

@@ -37,7 +37,7 @@ from ._messages import repr_of
 from ._typing import FloatArray, IntArray, Seed
 
 # Purposes of streams, which never share numbers.
-PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION, CHAINS = range(6)
+PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION, CHAINS, GATES = range(7)
 
 # Kinds of streams of one address: 0 is that of ``generator``, 1 to 64 are those of clients that
 # need different amounts.

@@ -1,7 +1,12 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem import (
+    FederatedGaussianMixture,
+    FederatedMatrixImputer,
+    FederatedMLPClassifier,
+    FederatedMLPRegressor,
+)
 
 # What is checked does not depend on where rounds end: the stochastic fits, which would take 60 of
 # them to converge to any tolerance, take a few. A small step keeps them in the domain of the
@@ -19,15 +24,12 @@ ESTIMATORS = [
         **STOCHASTIC,
     ),
     FederatedGaussianMixture(
-        n_components=2,
-        covariance_type="tied",
-        init_params="k-means++",
-        compressor="rand_k",
-        omega=0.2,
-        **STOCHASTIC,
+        n_components=2, covariance_type="tied", compressor="rand_k", omega=0.2, **STOCHASTIC
     ),
-    # Minibatches depend on the order of the rows, which is not that of repeated rows in a check.
-    FederatedGaussianMixture(n_components=2, covariance_type="diag", batch_size=8, **STOCHASTIC),
+    # Without minibatches, which are drawn by the order of rows: a check reorders weighted rows.
+    FederatedGaussianMixture(
+        n_components=2, covariance_type="diag", init_params="k-means++", **STOCHASTIC
+    ),
     FederatedGaussianMixture(
         covariance_type="spherical", compressor="block", omega=0.5, **STOCHASTIC
     ),
@@ -42,6 +44,13 @@ ESTIMATORS = [
         effects="columns",
         **{**STOCHASTIC, "step_size": 0.01},
     ),
+    FederatedMLPClassifier(random_state=0),
+    FederatedMLPClassifier((), prior="spike_slab", target_sparsity=0.3, random_state=0),
+    FederatedMLPClassifier((10,), control_variates=True, random_state=0),
+    FederatedMLPRegressor(random_state=0),
+    FederatedMLPRegressor((10,), prior="mixture", random_state=0),
+    FederatedMLPRegressor((10,), prior="laplace", server_optimizer="sgd", random_state=0),
+    FederatedMLPClassifier((10,), omega=1.0, random_state=0),
 ]
 
 

@@ -15,7 +15,7 @@ from skfedem._federation import ClientRows, Federation, offsets_of, weights_of_c
 from skfedem._parallel import Workers
 from skfedem._random import INITIALISATION, row_uniforms
 from skfedem.clients.local import LocalClients
-from skfedem.models.mixture import assignment
+from skfedem.models.mixture import assignment, messages
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.models.mixture.initial_parameters import InitialParameters
 from skfedem.models.mixture.initialization import standardise
@@ -71,31 +71,34 @@ def test_random_probabilities_are_each_clients_own(monkeypatch):
     clients = [rng.normal(size=(length, 2)) for length in lengths]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     federation = Federation(np.concatenate(clients), offsets, np.full(6, 1 / 6))
-    model, asked = standardised(FederatedGaussianMixture(3), federation)
+    clients_of = local_clients(federation)
+    model = standardise(FederatedGaussianMixture(3), clients_of, InitialParameters())
+    posteriors = []
+    for client, length in enumerate(lengths):
+        keys = (np.uint64(client) << np.uint64(32)) + np.arange(length, dtype=np.uint64)
+        posteriors.append(row_uniforms(4, INITIALISATION, 0, keys, 3).T)
     expected = 0.0
-    for k, rows in enumerate(clients):
-        numbers = (k << 32) + np.arange(len(rows), dtype=np.uint64)
-        posterior = row_uniforms(4, INITIALISATION, 0, numbers, 3).T
-        posterior = np.ascontiguousarray(posterior / posterior.sum(axis=0))
-        length = np.array([len(rows)])
-        sums = model.assigned(posterior, model.client_features(rows, length), length, None)
+    for rows, drawn in zip(clients, posteriors, strict=True):
+        posterior = drawn / drawn.sum(axis=0)
+        sums = model.assigned(posterior, model.features(rows), np.array([len(rows)]), None)
         expected = expected + sums[0] / len(rows) / 6
-    statistics = assignment.assign(model, asked, "random", None, seed=4)
+    statistics = clients_of.mean(messages.random_statistics, model, 4)
     assert_allclose(statistics, expected, rtol=1e-12, atol=1e-14)
 
 
-def standardised(estimator, federation):
-    """Model in the units of these rows, and the clients that were asked for these."""
-    clients = LocalClients(federation, Workers(1).__enter__())
-    return standardise(estimator, clients, InitialParameters()), clients
+def local_clients(federation):
+    """The clients of a federation, on this thread."""
+    workers = Workers(1)
+    with workers:
+        return LocalClients(federation, workers)
 
 
 def centroids_sent(client, n_clusters, seed):
-    """What one client sends for init_params="kmeans"."""
-    rows = ClientRows(
-        Federation(client, np.array([0, len(client)]), np.ones(1)), np.arange(1), np.arange(1)
+    """What one client sends for init_params="kmeans": alone, its centroids are the centres."""
+    federation = Federation(client, np.array([0, len(client)]), np.ones(1))
+    (sent,) = assignment.centroids_of_rows(
+        ClientRows(federation, np.array([0]), np.array([0])), n_clusters, seed
     )
-    (sent,) = assignment.centroids_of_rows(rows, n_clusters, seed)
     return sent[:, 1:], len(sent)
 
 
@@ -203,7 +206,8 @@ def test_a_row_that_a_sample_consists_of_is_not_taken_for_the_mean(monkeypatch):
     client[77] = 5e4
     rows = np.concatenate([client, np.random.default_rng(0).normal(size=(15, 2))])
     federation = Federation(rows, np.array([0, 500, 515]), np.array([0.5, 0.5]))
-    model, clients = standardised(FederatedGaussianMixture(2), federation)
+    local = local_clients(federation)
+    model = standardise(FederatedGaussianMixture(2), local, InitialParameters())
     clustered, kmeans = [], assignment._kmeans
 
     def watched(centroids, *arguments, **options):
@@ -212,7 +216,7 @@ def test_a_row_that_a_sample_consists_of_is_not_taken_for_the_mean(monkeypatch):
 
     monkeypatch.setattr(assignment, "_kmeans", watched)
     for seed in range(5):
-        assignment._CENTERS["kmeans"](model, clients, seed)
+        assignment._kmeans_centers(model, local, seed)
     assert len(clustered) >= 10  # each time the second client, then the server
     assert np.abs(np.concatenate(clustered) - row).max(axis=1).min() > 0.1
 
@@ -250,15 +254,14 @@ def test_kmeans_plusplus_tells_rows_apart_that_are_far_from_the_origin():
         assert_allclose(there.means_ - 2.0**30, here.means_, rtol=0, atol=1e-6)
 
 
-def test_the_centroid_of_one_row_is_what_its_client_has_sent_before():
-    # Their mean, which all clients send first, is that row: the start is k-means of all rows.
-    sent, _ = centroids_sent(X[:1], 3, 0)
-    assert_array_equal(sent, X[:1])
+def test_clients_of_one_row_send_it_as_their_centroid():
+    # They send their row, which is their mean, once more: the start is k-means of all rows.
+    assert_array_equal(centroids_sent(X[:1], 3, 0)[0], X[:1])
     rows = X[::3]
     start = start_of(list(rows[:, None]))
     bits = start.history_["uplink_bits"][0]
-    # Mean, second moment, assignment; and a share of 1 with the mean again.
-    assert bits == 64 * len(rows) * (2 + 3 + 3 * 6 + 3)
+    # Mean, second moment, row with its share, assignment.
+    assert bits == 64 * len(rows) * (2 + 3 + 3 + 3 * 6)
     best = KMeans(3, n_init=10, random_state=0).fit(rows)
     assert adjusted_rand_score(best.labels_, start.predict(rows)) > 0.95
     # Two far outliers are clusters of their own, and are not sent.
@@ -281,9 +284,10 @@ def test_centres_that_are_drawn_have_no_spread_where_rows_have_none():
     one = Federation(rows, np.array([0, 2]), np.ones(1))
     for covariance_type in ("full", "diag"):
         estimator = FederatedGaussianMixture(3, covariance_type=covariance_type)
-        model, clients = standardised(estimator, one)
+        local = local_clients(one)
+        model = standardise(estimator, local, InitialParameters())
         assert_allclose(model.units.standard_deviations, rows.std(axis=0), rtol=1e-9, atol=1e-12)
-        centers = assignment._CENTERS["kmeans"](model, clients, 0)
+        centers = assignment._CENTERS["kmeans"](model, local, 0)
         assert_allclose(centers[:, 2], 5.0, rtol=1e-12)
         assert np.ptp(centers[:, 0]) > 0.1 * rows[:, 0].std()
 
@@ -322,8 +326,9 @@ def test_centroids_count_as_much_as_the_clients_that_send_them(client_weights):
     lengths = np.array([10, 200, 45])
     weights = weights_of_clients(lengths, client_weights)
     federation = Federation(np.concatenate(clients), offsets_of(lengths), weights)
-    gm = FederatedGaussianMixture(1)
-    centers = assignment._CENTERS["kmeans"](*standardised(gm, federation), 0)
+    local = local_clients(federation)
+    model = standardise(FederatedGaussianMixture(1), local, InitialParameters())
+    centers = assignment._CENTERS["kmeans"](model, local, 0)
     # One centroid each: the client's mean.
     means = [rows.mean(axis=0) for rows in clients]
     assert_allclose(centers[0], weights @ means, rtol=1e-12)
@@ -449,8 +454,9 @@ def test_n_init_keeps_the_best_start(capsys):
 def test_a_given_centre_without_rows_has_a_hundredth_of_the_mean_component():
     rows = np.random.default_rng(0).normal(size=(40, 2))
     federation = Federation(rows, offsets_of([15, 25]), np.array([0.4, 0.6]))
-    model, clients = standardised(FederatedGaussianMixture(2), federation)
+    local = local_clients(federation)
+    model = standardise(FederatedGaussianMixture(2), local, InitialParameters())
     means = np.array([[0.0, 0.0], [99.0, 0.0]])
-    statistics = assignment.assign(model, clients, "kmeans", means, seed=0)
+    statistics = assignment.assign(model, local, "kmeans", means, seed=0)
     assert_allclose(model.table(statistics)[:, 0], [0.995, 0.005], rtol=1e-12)
     assert_allclose(model.table(statistics).sum(axis=0)[1:3], 0.0, atol=1e-12)

@@ -19,7 +19,7 @@ amount / time. Repeated doses are ``dose_1``, ``dose_time_1``, ``dose_2``, ``dos
 on, for infusions also ``dose_rate_1`` and so on: :func:`doses` makes these columns of dosing
 records. Their concentrations add up. Before a dose, its concentration is 0.
 
-The rate constants ``k = CL / V`` and ``ka`` may be equal.
+The rate constants ``k = CL / V`` and ``ka`` may be equal [1]_.
 
 References
 ----------

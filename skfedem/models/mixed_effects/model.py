@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ class MixedEffectsModel(RowModel):
         """Length q of the statistic vector."""
         return self.layout.size
 
-    @cached_property
+    @property
     def block_rows(self) -> int:
         """Number of subjects for which the predictions at all nodes fit into the cache."""
         of_subject = self.n_observations * self.n_nodes**self.layout.n_parameters

@@ -80,7 +80,7 @@ def _without_empty(model: GaussianMixtureModel, statistics: FloatArray) -> Float
 def _kmeans_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) -> FloatArray:
     """One-shot federated k-means: clients send centroids and counts, which the server clusters.
 
-    A client with a single row sends it, since the server already knows its mean.
+    A client with a single row sends it, which the server knows already, as its mean.
     """
     rng = np.random.RandomState(seed)
     cohort, weights = _cohort(rng, clients.sizes.weights)
@@ -269,11 +269,10 @@ def _plusplus_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) ->
     potentials, n_tried = weights, 1
     while len(centers) < model.n_components and potentials.sum() > 0:
         drawn = rng.choice(every, n_tried, p=potentials / potentials.sum())
-        asked, counts = np.unique(drawn, return_counts=True)
-        tried = np.concatenate(
+        tried = np.array(
             [
-                clients.collect(rows_far_from, np.array([client]), centers, int(count), seed)[0]
-                for client, count in zip(asked.tolist(), counts.tolist(), strict=True)
+                clients.collect(row_far_from, drawn[[trial]], centers, seed, trial)[0]
+                for trial in range(n_tried)
             ]
         )
         after = np.array(clients.collect(squared_distances, every, centers, tried))
@@ -283,17 +282,16 @@ def _plusplus_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) ->
     return _filled_up(model, centers, rng)
 
 
-def rows_far_from(rows: ClientRows, centers: FloatArray, size: int, seed: int) -> list[FloatArray]:
-    """Rows that each client draws in proportion to weight times squared distance from centres."""
+def row_far_from(rows: ClientRows, centers: FloatArray, seed: int, trial: int) -> list[FloatArray]:
+    """Row that each client draws in proportion to weight times squared distance from centres."""
     drawn = []
     for client, address in zip(rows.clients.tolist(), rows.ids.tolist(), strict=True):
         values, weights, _ = _distinct_rows(rows.federation, client, seed, address)
         shares = weights * _least_squares(values, centers) if len(centers) else weights
-        round_index = 2 + len(centers)
+        round_index = 2 + (len(centers) << 8) + trial
         generator = _random.client_generator(seed, _random.INITIALISATION, round_index, address)
-        levels = generator.random(size) * shares.sum()
-        numbers = np.searchsorted(np.cumsum(shares), levels, side="right")
-        drawn.append(values[np.minimum(numbers, len(values) - 1)])
+        row = np.searchsorted(np.cumsum(shares), generator.random() * shares.sum(), side="right")
+        drawn.append(values[min(int(row), len(values) - 1)])
     return drawn
 
 

@@ -1,0 +1,409 @@
+"""Base class of the federated perceptrons: parameters, ``fit`` and ``partial_fit``."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import validate_data
+
+from .._callbacks import CallbackSupportMixin, with_callbacks
+from .._data.clients import read_clients
+from .._data.features import check_columns_of_fit, features_of, store
+from .._data.tables import first_table, is_client_list
+from .._data.targets import stacked_targets, targets_of_rows
+from .._history import History
+from .._messages import plural, warn
+from .._parallel import Workers
+from .._parameters import in_python_numbers, unfitted
+from .._random import seeds_of_runs
+from .._rows import precision_of
+from .._typing import (
+    ClientsLike,
+    ClientWeights,
+    CompressorName,
+    FilePath,
+    FloatArray,
+    RowWeights,
+    Seed,
+)
+from ..compression import Compressor
+from ..models.perceptron import Perceptron
+from ..priors import Prior
+from ..solvers._fit_task import FitTask
+from ..solvers._resume import seed_of
+from ..solvers.hard_em import ClientStates, ServerState, Task
+from .fitted import FittedPerceptron
+from .run import (
+    Memory,
+    Progress,
+    Scores,
+    Units,
+    begin,
+    checkpoint_of,
+    go_on,
+    in_units,
+    remember,
+    run_rounds,
+    sparsity,
+    units_of,
+)
+from .settings import check_parameters, hidden_sizes, task_of
+
+Targets = Any
+"""Targets of one table, or a list with those of each client."""
+
+
+class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
+    """Base class of the federated perceptrons."""
+
+    coefs_: list[FloatArray]
+    intercepts_: list[FloatArray]
+    loss_: float
+    loss_curve_: list[float]
+    n_iter_: int
+    n_layers_: int
+    n_outputs_: int
+    out_activation_: str
+    sparsity_: float
+    history_: dict[str, NDArray[Any]]
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
+    __metadata_request__fit = {"clients": True, "sample_weight": True}
+    __metadata_request__partial_fit = {"clients": True, "sample_weight": True}
+    __metadata_request__score = {"sample_weight": True}
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] | int = (100,),
+        activation: Literal["identity", "logistic", "tanh", "relu"] = "relu",
+        *,
+        alpha: float = 0.0001,
+        prior: Literal["gaussian", "laplace", "mixture", "spike_slab"] | Prior = "gaussian",
+        prior_precision: float | Literal["auto"] = "auto",
+        n_components: int = 2,
+        l0_penalty: float = 1e-6,
+        target_sparsity: float | None = None,
+        warmup_rounds: int = 20,
+        gates: Literal["auto", "units", "features", "weights"] = "auto",
+        gate_temperature: float = 0.05,
+        prune_threshold: float = 0.1,
+        control_variates: bool = False,
+        server_optimizer: Literal["average", "sgd", "adam", "adamax"] = "average",
+        server_learning_rate: float | Literal["auto"] = "auto",
+        server_momentum: float = 0.9,
+        local_epochs: int = 1,
+        batch_size: int | None = 64,
+        learning_rate_init: float = 0.05,
+        compressor: CompressorName | Compressor | None = "dithering",
+        omega: float = 0.0,
+        control_step: float | Literal["auto"] = "auto",
+        participation: float = 1.0,
+        client_weights: ClientWeights = "n_samples",
+        max_iter: int = 200,
+        eval_every: int = 10,
+        keep_local: bool = True,
+        random_state: Seed = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: int = 100,
+        verbose: int = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.alpha = alpha
+        self.prior = prior
+        self.prior_precision = prior_precision
+        self.n_components = n_components
+        self.l0_penalty = l0_penalty
+        self.target_sparsity = target_sparsity
+        self.warmup_rounds = warmup_rounds
+        self.gates = gates
+        self.gate_temperature = gate_temperature
+        self.prune_threshold = prune_threshold
+        self.control_variates = control_variates
+        self.server_optimizer = server_optimizer
+        self.server_learning_rate = server_learning_rate
+        self.server_momentum = server_momentum
+        self.local_epochs = local_epochs
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.compressor = compressor
+        self.omega = omega
+        self.control_step = control_step
+        self.participation = participation
+        self.client_weights = client_weights
+        self.max_iter = max_iter
+        self.eval_every = eval_every
+        self.keep_local = keep_local
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.verbose = verbose
+
+    @with_callbacks
+    def fit(
+        self,
+        X: ClientsLike,
+        y: Targets,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+        X_val: ClientsLike | None = None,
+        y_val: Targets = None,
+        resume_from: FilePath | None = None,
+    ) -> Self:
+        """Fit the perceptron to the rows of all clients.
+
+        Parameters
+        ----------
+        X : list of array-likes, or array-like of shape (n_samples, n_features)
+            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
+            one table alone, which is a single client.
+        y : list of array-likes, or array-like of shape (n_samples,)
+            Targets, in the same form as X; a client may lack classes.
+        clients : array-like of shape (n_samples,), default=None
+            Client label of each row of X, if X is one table.
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+            Weight of each row in the mean loss of a minibatch, in the same form as X. Rows of
+            weight zero are ignored.
+        X_val, y_val : as X and y, default=None
+            Validation data for the columns ``score`` and, if they are lists with the clients of X,
+            ``local_score`` of ``history_``.
+        resume_from : path-like, default=None
+            Checkpoint to resume from, of a run with the same data and parameters. The result is
+            that of an uninterrupted run. ``max_iter``, ``checkpoint``, ``checkpoint_every``,
+            ``n_jobs``, ``verbose`` and ``warm_start`` may differ, and ``random_state`` may be None.
+
+        Returns
+        -------
+        self : object
+            Fitted estimator.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If data or parameters are invalid, or if the training of a client diverged; an earlier
+            fit is then kept unchanged.
+        FileNotFoundError
+            If the file ``resume_from`` does not exist.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the fit was interrupted from the keyboard, or if all units of a layer were pruned.
+        UserWarning
+            If labels of clients look wrong, or a checkpoint could not be written.
+        """
+        memory = self._last_memory() if self.warm_start else None
+        return self._fit(
+            X, y, memory, self.max_iter, clients, sample_weight, X_val, y_val, resume_from
+        )
+
+    def _fit(
+        self,
+        X: ClientsLike,
+        y: Targets,
+        memory: Memory | None,
+        n_rounds: int,
+        clients: ArrayLike | None,
+        sample_weight: RowWeights | None,
+        X_val: ClientsLike | None = None,
+        y_val: Targets = None,
+        resume_from: FilePath | None = None,
+        *,
+        in_stream: bool = False,
+    ) -> Self:
+        """Run rounds, from the start or from a memory, and set the fitted attributes."""
+        check_parameters(self)
+        if y is None:
+            raise ValueError(
+                f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
+                "y is None. Give one for each row of X."
+            )
+        settings = in_python_numbers(unfitted(self))
+        if memory is not None:
+            check_columns_of_fit(self, X)
+            validate_data(self, first_table(X), reset=False, skip_check_array=True)
+        federation, ids, _ = read_clients(
+            settings,
+            X,
+            clients,
+            sample_weight,
+            client_weights=self.client_weights,
+            drop_equal_weights=True,
+        )
+        is_classes = self._loss == "log_loss"
+        y = stacked_targets(X, y, classes=is_classes, clients=clients, sample_weight=sample_weight)
+        targets, n_outputs, attributes = self._encoded(y, memory is not None)
+        units = None if memory is None else memory.units
+        if not is_classes:
+            units = units or units_of(federation, targets)
+            targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
+        seed = seeds_of_runs(self.random_state, 1)[0] if memory is None else memory.seed
+        sizes = (settings.n_features_in_, *hidden_sizes(settings), n_outputs)
+        model = Perceptron(sizes, settings.activation, self._loss, settings.alpha)
+        task = task_of(settings, model, federation, targets, seed_of(self, seed, resume_from))
+        run = begin(task, units) if memory is None else go_on(task, ids, memory)
+        checkpoint = None
+        if not in_stream and (self.checkpoint or resume_from):
+            checkpoint = checkpoint_of(settings, task)
+            if resume_from:
+                run = checkpoint.resumed(resume_from, run)
+        attributes |= features_of(settings)
+        scores = self._scores(task, attributes, units, X_val, y_val)
+        tasks = FitTask(self, X, y, n_rounds, sample_weight)
+
+        def so_far(run: Any) -> dict[str, Any]:
+            return self._so_far(task, run, attributes, ids, units)
+
+        begun = tasks.begin_start(so_far)
+        with Workers(self.n_jobs) as workers:
+            run, interrupted = run_rounds(
+                settings, task, run, n_rounds, workers, scores, begun, checkpoint
+            )
+        after = remember(ids, task, run, units, memory if in_stream else None)
+        history = run.history.as_dict()
+        if units is not None:
+            history["loss"] *= units.scale**2
+        if in_stream and memory is not None:
+            history = _continued(self.history_, history)
+        fitted = self._so_far(task, run, attributes, after.ids, units)
+        fitted |= {
+            "history_": history,
+            "n_iter_": len(history["round"]) - 1,
+            "loss_curve_": history["loss"][1:].tolist(),
+            "loss_": _last_known(history["loss"]),
+            "_memory": after,
+        }
+        store(self, fitted)
+        tasks.end()
+        self._warn(task, run, interrupted)
+        return self
+
+    def _encoded(
+        self, y: NDArray[Any], continued: bool
+    ) -> tuple[NDArray[Any], int, dict[str, Any]]:
+        """Targets for the model, their number of outputs, and fitted attributes about them.
+
+        A fit that continues an earlier one keeps its attributes.
+        """
+        raise NotImplementedError
+
+    def _last_memory(self) -> Memory | None:
+        return getattr(self, "_memory", None)
+
+    def _so_far(
+        self,
+        task: Task,
+        run: Progress,
+        attributes: dict[str, Any],
+        ids: NDArray[Any],
+        units: Units | None,
+    ) -> dict[str, Any]:
+        """Fitted attributes from the state of a run."""
+        model, centres = task.training.model, run.server.shared.weights
+        if units is not None:
+            centres = model.with_outputs_in(centres, units.mean, units.scale)
+        layers = model.split(centres if len(centres) > 1 else centres[0])
+        return {
+            "coefs_": [coefficients.copy() for coefficients, _ in layers],
+            "intercepts_": [intercepts.copy() for _, intercepts in layers],
+            "n_layers_": len(model.sizes),
+            "n_outputs_": model.sizes[-1],
+            "out_activation_": _out_activation(model),
+            "sparsity_": sparsity(task, run.server),
+            "n_clients_": len(ids),
+            "client_ids_": ids.copy(),
+            "_activation": model.activation,
+            "_memory": None,
+            **attributes,
+        }
+
+    def _scores(
+        self,
+        task: Task,
+        attributes: dict[str, Any],
+        units: Units | None,
+        X_val: Any,
+        y_val: Targets,
+    ) -> Scores | None:
+        """Function for the scores on validation data; None without."""
+        if X_val is None:
+            return None
+        targets_of_rows(
+            X_val, y_val, classes=self._loss == "log_loss"
+        )  # raises for what does not match
+        by_client = is_client_list(X_val) and task.keep_local
+        n_clients = task.federation.n_clients
+        if by_client and len(X_val) != n_clients:
+            raise ValueError(
+                f"Expected validation data of the {n_clients} clients of X, got a list of "
+                f"{len(X_val)} tables. Give one for each, or one table."
+            )
+        ids = np.arange(n_clients)
+
+        def scores(server: ServerState, states: ClientStates) -> tuple[float, float]:
+            model = unfitted(self)
+            run = Progress(server, states, History())
+            memory = Memory(ids, server, states, 0, units)
+            store(model, self._so_far(task, run, attributes, ids, units), _memory=memory)
+            score = model.score(X_val, y_val)
+            return score, model._mean_own_score(X_val, y_val) if by_client else nan
+
+        return scores
+
+    def _warn(self, task: Task, run: Progress, interrupted: bool) -> None:
+        """Give the warnings that apply to a fit."""
+        n_rounds = len(run.history.column("round")) - 1
+        if interrupted:
+            warn(
+                f"Interrupted from the keyboard after {plural(n_rounds, 'round')}: the estimator "
+                "has the parameters reached by then. With warm_start=True, the next fit starts "
+                "from them.",
+                ConvergenceWarning,
+            )
+        if task.prior.sent(run.server.shared) is None:
+            return
+        layers = task.training.model.split(run.server.shared.weights[0])
+        for depth, (coefficients, _) in enumerate(layers):
+            if not coefficients.any():
+                warn(
+                    f"All coefficients of layer {depth} were pruned, so that predictions do not "
+                    "depend on X. Use a smaller l0_penalty or target_sparsity, or more "
+                    "warmup_rounds.",
+                    ConvergenceWarning,
+                )
+                return
+
+
+def _out_activation(model: Perceptron) -> str:
+    """Name of the function of the outputs, as in scikit-learn."""
+    if model.loss == "squared_error":
+        return "identity"
+    return "logistic" if model.sizes[-1] == 1 else "softmax"
+
+
+def _continued(
+    before: dict[str, NDArray[Any]], history: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """History of earlier calls, followed by the rounds of this one."""
+    rows = {name: column[1:].copy() for name, column in history.items()}
+    for name in ("round", "epoch"):
+        rows[name] += before[name][-1]
+    return {name: np.concatenate([before[name], rows[name]]) for name in history}
+
+
+def _last_known(losses: NDArray[Any]) -> float:
+    """Loss of the last round with clients; NaN if there was none."""
+    known = losses[~np.isnan(losses)]
+    return float(known[-1]) if len(known) else nan

@@ -1,0 +1,209 @@
+"""From the parameters of a federated perceptron to its prior and its task.
+
+``estimator`` and ``settings`` are the estimator, of which only parameters are read.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._federation import Federation
+from .._parameters import (
+    check_choice,
+    check_counts,
+    check_n_jobs,
+    check_not_negative,
+    check_number,
+    check_positive,
+    check_switch,
+    check_verbose,
+    is_auto,
+)
+from .._typing import ClientWeights
+from ..compression import Compressor
+from ..models.perceptron import ACTIVATIONS, Perceptron
+from ..participation import check_participation
+from ..priors import GaussianPrior, LaplacePrior, MixturePrior, Prior, SpikeSlabPrior
+from ..solvers._from_parameters import _check_compressor, _compressor_of, _worst_omega
+from ..solvers._local_training import Training
+from ..solvers._resume import check_checkpoint_parameters
+from ..solvers.hard_em import Task
+
+PRIORS = ("gaussian", "laplace", "mixture", "spike_slab")
+SERVER_OPTIMIZERS = ("average", "sgd", "adam", "adamax")
+# Share of 1 / (1 + ω) that is the automatic step of V_i, which is then a mean over rounds rather
+# than the noise of the minibatches of one.
+_LEARNING = 0.1
+_ADAPTIVE_RATE = 1e-3
+# Precision λ of mixtures, without which all models would become alike.
+_PRECISION_OF_MIXTURES = 0.1
+
+
+def check_parameters(estimator: Any) -> None:
+    """Raise TypeError or ValueError for an invalid parameter."""
+    for size in hidden_sizes(estimator):
+        check_number("hidden_layer_sizes", size, kind=Integral, low=1)
+    check_choice("activation", estimator.activation, ACTIVATIONS)
+    check_not_negative(alpha=estimator.alpha, omega=estimator.omega)
+    prior_of(estimator)
+    check_switch("control_variates", estimator.control_variates)
+    check_choice("server_optimizer", estimator.server_optimizer, SERVER_OPTIMIZERS)
+    if not is_auto(estimator.server_learning_rate):
+        check_positive(server_learning_rate=estimator.server_learning_rate)
+    check_number("server_momentum", estimator.server_momentum, low=0, high=1, high_open=True)
+    check_counts(local_epochs=estimator.local_epochs, eval_every=estimator.eval_every)
+    if estimator.batch_size is not None:
+        hint = "Use None for all rows."
+        check_number("batch_size", estimator.batch_size, kind=Integral, low=1, hint=hint)
+    check_positive(learning_rate_init=estimator.learning_rate_init)
+    check_participation(estimator.participation)
+    check_choice("client_weights", estimator.client_weights, get_args(ClientWeights))
+    if not is_auto(estimator.control_step):
+        check_number("control_step", estimator.control_step, low=0, high=1, hint='Or give "auto".')
+    check_number("max_iter", estimator.max_iter, kind=Integral, low=1)
+    for name in ("keep_local", "warm_start"):
+        check_switch(name, getattr(estimator, name))
+    check_n_jobs(estimator.n_jobs)
+    check_verbose(estimator.verbose)
+    _check_compressor(estimator.compressor, estimator.omega)
+    check_checkpoint_parameters(estimator)
+    _check_combination(estimator, prior_of(estimator))
+
+
+def hidden_sizes(estimator: Any) -> tuple[Any, ...]:
+    """Numbers of units of the hidden layers."""
+    sizes = estimator.hidden_layer_sizes
+    return tuple(sizes) if hasattr(sizes, "__iter__") else (sizes,)
+
+
+def _check_combination(estimator: Any, prior: Prior) -> None:
+    """Raise for parameters that are not sound together."""
+    kind = type(prior).__name__
+    if estimator.control_variates and not prior.corrects:
+        raise ValueError(
+            f"Expected control_variates=False with {kind}: the variates of SCAFFOLD correct "
+            "gradients for one centre that moves by the mean of the updates. Use a Gaussian or a "
+            "spike-and-slab prior."
+        )
+    has_memories = not is_auto(estimator.control_step) and estimator.control_step > 0
+    if estimator.control_variates and (estimator.omega > 0 or has_memories):
+        raise ValueError(
+            "Expected omega=0 and control_step='auto' with control_variates=True: SCAFFOLD's "
+            "variates would keep the noise of compressed updates, divided by the learning rate, "
+            "and the memories V_i correct the updates a second time. Use one of them."
+        )
+    if estimator.omega > 0 and not prior.compresses:
+        raise ValueError(
+            f"Expected omega=0 with {kind}: a median of noisy messages is not that of the clients' "
+            "parameters, although the noise has the mean 0. Use another prior, or omega=0."
+        )
+    if has_memories and not prior.remembers:
+        raise ValueError(
+            f"Expected control_step='auto' or 0 with {kind}, got {estimator.control_step}: the "
+            "memories V_i presume that the server only uses the mean of all updates."
+        )
+    if estimator.server_optimizer == "average" and not is_auto(estimator.server_learning_rate):
+        raise ValueError(
+            "Expected server_learning_rate='auto' with server_optimizer='average', which has no "
+            "learning rate. Use server_optimizer='sgd' for steps of another length."
+        )
+
+
+def prior_of(estimator: Any) -> Prior:
+    """Prior of a fit; one that is given by its name follows the estimator's parameters."""
+    prior = estimator.prior
+    if isinstance(prior, Prior):
+        return prior
+    if isinstance(prior, type) and issubclass(prior, Prior):
+        raise TypeError(
+            f"Expected prior to be an object, got the class {prior.__name__}. Call it, as in "
+            f"{prior.__name__}()."
+        )
+    check_choice("prior", prior, PRIORS, hint="Or an object of a subclass of skfedem.priors.Prior.")
+    precision = estimator.prior_precision
+    if is_auto(precision):
+        precision = _PRECISION_OF_MIXTURES if prior == "mixture" else 0.0
+    hint = 'Or give "auto".'
+    check_number("prior_precision", precision, low=0, low_open=prior == "mixture", hint=hint)
+    if prior == "gaussian":
+        return GaussianPrior(precision)
+    if prior == "laplace":
+        return LaplacePrior(precision)
+    if prior == "mixture":
+        return MixturePrior(estimator.n_components, precision)
+    return SpikeSlabPrior(
+        l0_penalty=estimator.l0_penalty,
+        target_sparsity=estimator.target_sparsity,
+        warmup_rounds=estimator.warmup_rounds,
+        gates=estimator.gates,
+        gate_temperature=estimator.gate_temperature,
+        prune_threshold=estimator.prune_threshold,
+        precision=precision,
+    )
+
+
+def task_of(
+    settings: Any,
+    model: Perceptron,
+    federation: Federation,
+    targets: NDArray[Any],
+    seed: int,
+) -> Task:
+    """Task of a fit with the parameters of an estimator."""
+    prior = prior_of(settings)
+    if prior.gated:
+        prior = prior.for_groups(model.groups(_kind_of_gates(prior, model)))
+    training = Training(
+        model=model,
+        targets=targets,
+        local_epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate_init,
+        seed=seed,
+    )
+    compressor = _compressor_of(settings) if settings.omega > 0 else None
+    rate = settings.server_learning_rate
+    if is_auto(rate):
+        # With momentum, of steps that add up to an average.
+        adaptive = settings.server_optimizer.startswith("adam")
+        rate = _ADAPTIVE_RATE if adaptive else 1 - settings.server_momentum
+    return Task(
+        federation=federation,
+        training=training,
+        prior=prior,
+        server_optimizer=settings.server_optimizer,
+        server_learning_rate=rate,
+        server_momentum=settings.server_momentum,
+        control_variates=bool(settings.control_variates),
+        participation=settings.participation,
+        compressor=compressor,
+        control_step=_control_step(settings, prior, compressor, model.n_parameters),
+        keep_local=bool(settings.keep_local),
+    )
+
+
+def _kind_of_gates(prior: Any, model: Perceptron) -> str:
+    """Kind of the groups that are pruned."""
+    has_units = len(model.sizes) > 2
+    if prior.gates == "units" and not has_units:
+        raise ValueError(
+            "Expected hidden layers with gates='units', got hidden_layer_sizes=(). Use "
+            "gates='features', or 'weights'."
+        )
+    if prior.gates != "auto":
+        return prior.gates
+    return "units" if has_units else "features"
+
+
+def _control_step(settings: Any, prior: Prior, compressor: Compressor | None, length: int) -> float:
+    """Step size α of the memories V_i of the updates."""
+    if not is_auto(settings.control_step):
+        return float(settings.control_step)
+    if compressor is None or not prior.remembers:
+        return 0.0
+    omega, _ = _worst_omega(compressor, np.array([length]))
+    return _LEARNING / (1 + omega)

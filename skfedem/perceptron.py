@@ -1,0 +1,538 @@
+"""Perceptrons and linear models fitted by hard EM: FedAvg and its relatives."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import Tags
+from sklearn.utils.validation import column_or_1d
+
+from ._messages import repr_of
+from ._perceptron.estimator import FederatedMLP, Targets
+from ._typing import ClientsLike, RowWeights
+from .models.perceptron import Perceptron
+
+Array = NDArray[Any]
+Answer = Any
+"""An array for one table, or a tuple with one for each client of a list."""
+
+
+class FederatedMLPClassifier(ClassifierMixin, FederatedMLP):
+    """Neural network classifier fitted to the rows of several clients without pooling them.
+
+    In each round, clients train parameters of their own by minibatch gradient descent, and the
+    server combines them. This is hard EM for a hierarchical model [1]_, whose prior of a client's
+    parameters decides what the algorithm is: a Gaussian prior gives FedAvg and FedProx, a Laplace
+    prior the median, a mixture an ensemble of models, and a spike-and-slab prior FedSparse, which
+    learns to prune. With ``control_variates=True``, gradients are corrected by SCAFFOLD [2]_.
+    A client may lack classes.
+
+    The clients are simulated on this machine: their messages are computed and counted, not sent.
+    Parameters that a client trained on its rows are not private. A fitted estimator, and any pickle
+    of it, contains each client's own model.
+
+    Read more in :doc:`/perceptron`.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=(100,)
+        Number of units of each hidden layer; () is logistic regression.
+    activation : {"identity", "logistic", "tanh", "relu"}, default="relu"
+        Activation of the hidden units.
+    alpha : float >= 0, default=0.0001
+        Penalty ``alpha / 2 * sum(coefficients**2)`` that is added to the mean loss of a row.
+    prior : {"gaussian", "laplace", "mixture", "spike_slab"} or Prior, default="gaussian"
+        Prior of a client's own parameters; see ``skfedem.priors``. An object keeps its own settings
+        and ignores the next eight parameters.
+    prior_precision : float >= 0, or "auto", default="auto"
+        Precision λ of the prior, relative to the mean loss of a row. "auto" is 0 (for FedAvg, the
+        median and FedSparse), or 0.1 for a mixture.
+    n_components : int, default=2
+        Number of models of a mixture.
+    l0_penalty : float >= 0, default=1e-6
+        FedSparse's penalty λ₀ for each parameter that is kept, in nats per row.
+    target_sparsity : float in (0, 1), default=None
+        Share of the parameters that FedSparse prunes at least; None to leave it to the penalty.
+    warmup_rounds : int, default=20
+        Number of rounds before FedSparse's gates act.
+    gates : {"auto", "units", "features", "weights"}, default="auto"
+        What FedSparse prunes: hidden units, input features or single coefficients. "auto" is units,
+        or features if there are no hidden layers.
+    gate_temperature : float > 0, default=0.05
+        Temperature of FedSparse's gates, relative to the mean norm of a layer.
+    prune_threshold : float in [0, 1), default=0.1
+        FedSparse prunes groups that are kept with at most this probability.
+    control_variates : bool, default=False
+        Whether to use SCAFFOLD; for Gaussian and spike-and-slab priors without compression.
+    server_optimizer : {"average", "sgd", "adam", "adamax"}, default="average"
+        How the server moves its parameters: to the closed form of the prior, such as the mean of
+        the clients' parameters, or by a step along an ascent direction.
+    server_learning_rate : float > 0, or "auto", default="auto"
+        Learning rate of the server's steps. "auto" is 0.001 for "adam" and "adamax", and ``1 -
+        server_momentum`` for "sgd".
+    server_momentum : float in [0, 1), default=0.9
+        Momentum of the server's steps.
+    local_epochs : int, default=1
+        Number of passes of a client over its rows in a round.
+    batch_size : int or None, default=64
+        Number of rows in a minibatch; None for all rows of a client.
+    learning_rate_init : float > 0, default=0.05
+        Learning rate of the clients.
+    compressor : {"dithering", "block", "rand_k"}, Compressor or None, default="dithering"
+        Operator that compresses the updates, see ``skfedem.compression``. Ignored if ``omega=0``.
+    omega : float >= 0, default=0.0
+        Relative variance ω of the compression: E||Quant(x)||² <= (1 + ω)||x||². 0 disables it.
+    control_step : float in [0, 1], or "auto", default="auto"
+        Step size α of FedEM's memories V_i of the updates, for Gaussian priors: clients send the
+        difference of an update from V_i. "auto" is 0.1 / (1 + ω) with compression, otherwise 0.
+    participation : float in (0, 1] or int, default=1.0
+        Probability that a client takes part in a round, or the number of clients that do.
+    client_weights : {"n_samples", "uniform"}, default="n_samples"
+        Weight w_s of a client: its share of all rows, or the same for all.
+    max_iter : int, default=200
+        Number of rounds.
+    eval_every : int, default=10
+        Number of rounds between scores of validation data.
+    keep_local : bool, default=True
+        Whether to keep the clients' own models, one vector of parameters for each.
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for reproducible results.
+    warm_start : bool, default=False
+        Whether to continue from the last fit, with the states of clients whose label (or position
+        in a list) is known. With an integer ``random_state``, two fits of k rounds equal one of 2k.
+    n_jobs : int, default=None
+        Number of threads that simulate the clients, as in joblib. The result does not depend on it.
+    checkpoint : path-like, default=None
+        File in which to save the run, so that ``fit(..., resume_from=path)`` can continue it.
+    checkpoint_every : int, default=100
+        Number of rounds between saves.
+    verbose : int, default=0
+        Verbosity: 1 prints every tenth round, 2 prints every round.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Classes of all clients.
+    coefs_ : list of ndarray of shape (n_inputs, n_units)
+        Coefficients of each layer of the global model; of shape (n_components, n_inputs, n_units)
+        for a mixture.
+    intercepts_ : list of ndarray of shape (n_units,)
+        Intercepts of each layer, likewise.
+    sparsity_ : float
+        Share of the parameters that are pruned, which are 0.
+    loss_ : float
+        Mean loss of the clients during their training in the last round.
+    loss_curve_ : list of float
+        These losses for each round; NaN for rounds without clients.
+    n_iter_ : int
+        Number of rounds of the last ``fit``, and of all calls of ``partial_fit`` after it.
+    history_ : dict of ndarray
+        History of the fit: row 0 is the start, row r the state after round r. The entries are
+        ``round``, ``epoch``, ``loss``, ``sparsity``, ``gate_disagreement`` (mean absolute
+        difference of π_s and θ over gates and clients), ``score`` and ``local_score`` (on
+        validation data: of the global model, and the mean over clients of their own models'
+        scores), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients together;
+        numbers have 32 bits). Values that were not evaluated are NaN.
+    n_layers_, n_outputs_ : int
+        Number of layers, including that of the features, and of outputs.
+    out_activation_ : str
+        Function of the outputs.
+    n_clients_ : int
+        Number of clients.
+    client_ids_ : ndarray of shape (`n_clients_`,)
+        Label of each client: the sorted labels from ``clients``, or else its position in the list.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if the data had string names.
+
+    See Also
+    --------
+    skfedem.priors : Priors, and how to write another.
+    sklearn.neural_network.MLPClassifier : The same networks on pooled rows.
+
+    References
+    ----------
+    .. [1] C. Louizos, M. Reisser, J. Soriaga and M. Welling, "An Expectation-Maximization
+       perspective on federated learning", 2021.
+    .. [2] S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich and A. T. Suresh, "SCAFFOLD:
+       Stochastic controlled averaging for federated learning", ICML 2020 (option II).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem import FederatedMLPClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = [rng.normal(size=(60, 2)) + shift for shift in (-1, 0, 1)]
+    >>> y = [np.where(table.sum(axis=1) > 0, "high", "low") for table in X]
+    >>> clf = FederatedMLPClassifier(hidden_layer_sizes=(), random_state=0).fit(X, y)
+    >>> clf.score(X, y) > 0.95
+    True
+    >>> clf.predict([[2.0, 1.0]])
+    array(['high'], dtype='<U4')
+    """
+
+    _loss: Literal["log_loss"] = "log_loss"
+    classes_: NDArray[Any]
+
+    def partial_fit(
+        self,
+        X: ClientsLike,
+        y: Targets,
+        classes: ArrayLike | None = None,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> Self:
+        """Run one round on these rows.
+
+        Parameters
+        ----------
+        X, y
+            As in ``fit``.
+        classes : array-like of shape (n_classes,), default=None
+            All classes of all calls; required in the first call unless it follows ``fit``.
+        clients, sample_weight
+            As in ``fit``. Clients are recognised by their labels (in a list, by their positions);
+            new ones join, and those without rows in this call do not take part.
+
+        Returns
+        -------
+        self : FederatedMLPClassifier
+
+        Raises
+        ------
+        TypeError, ValueError
+            If data or parameters are invalid; the estimator is then left unchanged.
+        """
+        memory = self._last_memory()
+        if memory is None and classes is None:
+            raise ValueError(
+                "Expected classes in the first call of partial_fit, got None. Give the labels of "
+                "all classes."
+            )
+        self._given_classes = None if classes is None else np.unique(column_or_1d(classes))
+        try:
+            return self._fit(X, y, memory, 1, clients, sample_weight, in_stream=True)
+        finally:
+            del self._given_classes
+
+    def _encoded(self, y: Array, continued: bool) -> tuple[Array, int, dict[str, Any]]:
+        """Numbers of classes."""
+        given = getattr(self, "_given_classes", None)
+        classes, codes = np.unique(y, return_inverse=True)
+        known = self.classes_ if continued else classes if given is None else given
+        if given is not None and not np.array_equal(given, known):
+            raise ValueError(
+                f"Expected the classes of earlier calls, {repr_of(known)}, got {repr_of(given)}. "
+                "Omit classes, or start over on a clone."
+            )
+        unknown = ~np.isin(classes, known)
+        if unknown.any():
+            raise ValueError(
+                f"Expected labels among the classes {repr_of(known)}, got "
+                f"{repr_of(classes[unknown][0])}. Give all classes in the first call, or fit with "
+                "warm_start=False."
+            )
+        codes = np.searchsorted(known, classes)[codes]
+        return codes, 1 if len(known) <= 2 else len(known), {"classes_": known}
+
+    def predict(
+        self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
+    ) -> Answer:
+        """Most probable class of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+        clients : array-like of shape (n_samples,), default=None
+            Label of the client of each row of one table, whose own model predicts it. A client that
+            never took part has the global model.
+        personal : bool, default=False
+            For a list, whether the clients' own models predict their rows.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,), or a tuple with one for each client
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; or if own models were not kept.
+        """
+        probabilities = self.predict_proba(X, clients=clients, personal=personal)
+        if isinstance(probabilities, tuple):
+            return tuple(self.classes_[own.argmax(axis=1)] for own in probabilities)
+        return self.classes_[probabilities.argmax(axis=1)]
+
+    def predict_proba(
+        self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
+    ) -> Answer:
+        """Probability of each class for each row.
+
+        Parameters
+        ----------
+        X, clients, personal
+            As in ``predict``.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes), or a tuple with one for each client
+            For an ensemble, the mean over its models.
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
+        """
+        return self._responses(X, clients, personal)
+
+    def predict_log_proba(
+        self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
+    ) -> Answer:
+        """Logarithms of ``predict_proba``.
+
+        Parameters
+        ----------
+        X, clients, personal
+            As in ``predict``.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_samples, n_classes), or a tuple of them
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``.
+        """
+        probabilities = self.predict_proba(X, clients=clients, personal=personal)
+        with np.errstate(divide="ignore"):
+            if isinstance(probabilities, tuple):
+                return tuple(np.log(own) for own in probabilities)
+            return np.log(probabilities)
+
+    def score(
+        self,
+        X: ClientsLike,
+        y: Targets,
+        sample_weight: RowWeights | None = None,
+        *,
+        clients: ArrayLike | None = None,
+        personal: bool = False,
+    ) -> float:
+        """Accuracy: the share of rows whose class is predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+        y : array-like of shape (n_samples,), or a list of them
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+        clients, personal
+            As in ``predict``.
+
+        Returns
+        -------
+        accuracy : float
+            Over all rows, whichever client holds them.
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``y`` or ``sample_weight`` does not match X.
+        """
+        return self._score(accuracy_score, X, y, sample_weight, clients, personal)
+
+    def _of_outputs(self, model: Perceptron, rows: Array, parameters: Array) -> Array:
+        if len(self.classes_) == 1:
+            return np.ones((len(rows), 1))
+        probabilities = model.probabilities(model.outputs(parameters.astype(rows.dtype), rows))
+        if len(self.classes_) == 2:
+            probabilities = np.concatenate([1 - probabilities, probabilities], axis=1)
+        return probabilities
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = False
+        return tags
+
+
+class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
+    """Neural network regressor fitted to the rows of several clients without pooling them.
+
+    In each round, clients train parameters of their own by minibatch gradient descent, and the
+    server combines them. This is hard EM for a hierarchical model [1]_, whose prior of a client's
+    parameters decides what the algorithm is: a Gaussian prior gives FedAvg and FedProx, a Laplace
+    prior the median, a mixture an ensemble of models, and a spike-and-slab prior FedSparse, which
+    learns to prune. With ``control_variates=True``, gradients are corrected by SCAFFOLD [2]_.
+
+    Targets are centred and scaled before they are learned, by their federated mean and variance, so
+    that the learning rate does not depend on their units; attributes and losses are in those of the
+    targets, but ``alpha`` is not.
+
+    The clients are simulated on this machine: their messages are computed and counted, not sent.
+    Parameters that a client trained on its rows are not private. A fitted estimator, and any pickle
+    of it, contains each client's own model.
+
+    Read more in :doc:`/perceptron`.
+
+    Parameters
+    ----------
+    hidden_layer_sizes, activation, alpha, prior, prior_precision, n_components, l0_penalty
+        As in ``FederatedMLPClassifier``.
+    target_sparsity, warmup_rounds, gates, gate_temperature, prune_threshold, control_variates
+        As in ``FederatedMLPClassifier``.
+    server_optimizer, server_learning_rate, server_momentum, local_epochs, batch_size
+        As in ``FederatedMLPClassifier``.
+    learning_rate_init, compressor, omega, control_step, participation, client_weights, max_iter
+        As in ``FederatedMLPClassifier``.
+    eval_every, keep_local, random_state, warm_start, n_jobs, checkpoint, checkpoint_every
+        As in ``FederatedMLPClassifier``.
+    verbose
+        As in ``FederatedMLPClassifier``.
+
+    Attributes
+    ----------
+    coefs_, intercepts_, sparsity_, loss_, loss_curve_, n_iter_, history_, n_layers_, n_outputs_
+        As in ``FederatedMLPClassifier``.
+    out_activation_, n_clients_, client_ids_, n_features_in_, feature_names_in_
+        As in ``FederatedMLPClassifier``.
+
+    See Also
+    --------
+    skfedem.priors : Priors, and how to write another.
+    sklearn.neural_network.MLPRegressor : The same networks on pooled rows.
+
+    References
+    ----------
+    .. [1] C. Louizos, M. Reisser, J. Soriaga and M. Welling, "An Expectation-Maximization
+       perspective on federated learning", 2021.
+    .. [2] S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich and A. T. Suresh, "SCAFFOLD:
+       Stochastic controlled averaging for federated learning", ICML 2020 (option II).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfedem import FederatedMLPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = [rng.normal(size=(60, 2)) + shift for shift in (-1, 0, 1)]
+    >>> y = [table @ [3.0, -2.0] + 1.0 for table in X]
+    >>> reg = FederatedMLPRegressor(hidden_layer_sizes=(), random_state=0).fit(X, y)
+    >>> reg.coefs_[0].ravel().round(1)
+    array([ 3., -2.])
+    """
+
+    _loss: Literal["squared_error"] = "squared_error"
+
+    def partial_fit(
+        self,
+        X: ClientsLike,
+        y: Targets,
+        *,
+        clients: ArrayLike | None = None,
+        sample_weight: RowWeights | None = None,
+    ) -> Self:
+        """Run one round on these rows.
+
+        Parameters
+        ----------
+        X, y, clients, sample_weight
+            As in ``fit``. Clients are recognised by their labels (in a list, by their positions);
+            new ones join, and those without rows in this call do not take part.
+
+        Returns
+        -------
+        self : FederatedMLPRegressor
+
+        Raises
+        ------
+        TypeError, ValueError
+            If data or parameters are invalid; the estimator is then left unchanged.
+        """
+        memory = self._last_memory()
+        return self._fit(X, y, memory, 1, clients, sample_weight, in_stream=True)
+
+    def _encoded(self, y: Array, continued: bool) -> tuple[Array, int, dict[str, Any]]:
+        """Targets in two dimensions."""
+        targets = y[:, None] if y.ndim == 1 else y
+        return targets, targets.shape[1], {"_is_flat": y.ndim == 1}
+
+    def predict(
+        self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
+    ) -> Answer:
+        """Predicted target of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+        clients : array-like of shape (n_samples,), default=None
+            Label of the client of each row of one table, whose own model predicts it. A client that
+            never took part has the global model.
+        personal : bool, default=False
+            For a list, whether the clients' own models predict their rows.
+
+        Returns
+        -------
+        targets : ndarray of shape (n_samples,) or (n_samples, n_outputs), or a tuple of them
+            For an ensemble, the mean over its models.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; or if own models were not kept.
+        """
+        targets = self._responses(X, clients, personal)
+        if not self._is_flat:
+            return targets
+        if isinstance(targets, tuple):
+            return tuple(own[:, 0] for own in targets)
+        return targets[:, 0]
+
+    def score(
+        self,
+        X: ClientsLike,
+        y: Targets,
+        sample_weight: RowWeights | None = None,
+        *,
+        clients: ArrayLike | None = None,
+        personal: bool = False,
+    ) -> float:
+        """Coefficient of determination R².
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or a list of them
+        sample_weight : array-like of shape (n_samples,), or a list of them, default=None
+        clients, personal
+            As in ``predict``.
+
+        Returns
+        -------
+        r2 : float
+            Over all rows, whichever client holds them.
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As in ``predict``; and if ``y`` or ``sample_weight`` does not match X.
+        """
+        return self._score(r2_score, X, y, sample_weight, clients, personal)
+
+    def _of_outputs(self, model: Perceptron, rows: Array, parameters: Array) -> Array:
+        return model.outputs(parameters.astype(rows.dtype), rows)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
