@@ -1,7 +1,6 @@
 """The list of what there is: models, compressors, solvers, estimators, and tiny data for them.
 
-A new model, compressor, solver or estimator gets the whole of ``test_contracts.py`` by one row
-here.
+A new model, compressor, solver or estimator gets all of the ``test_contract.py`` by one row here.
 """
 
 import warnings
@@ -77,6 +76,15 @@ def ragged_clients(lengths=LENGTHS, seed=0):
         noise = generator.standard_normal((length, 2)) * [1.0, 0.7 + 0.5 * k / len(lengths)]
         clients.append((means[components] + noise) * [1.0, 3.0] + [2.0, -5.0])
     return clients
+
+
+def many_clients():
+    """260 clients of one to three rows."""
+    generator = np.random.default_rng(5)
+    lengths = np.tile([1, 3, 2, 2], 65)
+    rows = generator.standard_normal((lengths.sum(), 2))
+    rows += 3.0 * generator.integers(2, size=len(rows))[:, None]
+    return np.split(rows, np.cumsum(lengths)[:-1])
 
 
 def stack(clients, weights=None):

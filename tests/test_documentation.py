@@ -19,6 +19,7 @@ from inspect import getdoc, getmembers, isclass, isfunction, signature
 from itertools import product
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,6 @@ from scipy.stats import poisson
 from sklearn.exceptions import ConvergenceWarning
 
 import skfedem
-import test_contracts as contracts
 from problems import LENGTHS, SETTINGS, SOLVERS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
@@ -41,6 +41,21 @@ from skfedem.solvers import _from_parameters
 from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def contract(folder, name="test_contract"):
+    """Module with the tests of a contract, which lie beside what they test."""
+    path = ROOT / "tests" / folder / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{folder}_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+MODELS = contract("models") | contract("models", "test_row_contract")
+OPERATORS = contract("compression")
+ROUNDS = contract("clients") | contract("solvers")
+contracts = SimpleNamespace(**MODELS | OPERATORS | ROUNDS)
 PAGES = [*sorted((ROOT / "doc").glob("*.rst")), ROOT / "README.md"]
 # Allows numbers to be off by a fifth: when a noisy run stops hangs on its start, and k-means is not
 # the same in every release of scikit-learn.
@@ -345,7 +360,7 @@ def shown(monkeypatch):
 def contracts_of(argument):
     """Names of the contract's tests that take this argument, and each choice of all others."""
     found = []
-    for name, test in vars(contracts).items():
+    for name, test in OPERATORS.items():
         if name.startswith("test_") and argument in signature(test).parameters:
             marks = [mark.args for mark in getattr(test, "pytestmark", ())]
             others = {names: values for names, values, *_ in marks if names != argument}
@@ -389,7 +404,7 @@ def shown_model_case(shown):
 # Tests of the contract that take a model from the fixtures there, and nothing else.
 OF_ONE_MODEL = [
     name
-    for name, test in vars(contracts).items()
+    for name, test in MODELS.items()
     if name.startswith("test_")
     and set(signature(test).parameters) in ({"case"}, {"row_case"})
     and not hasattr(test, "pytestmark")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from contracts import assert_same, every_setting, every_solver
 from places import Places
 from problems import kept_by, make_problem
 from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
 from skfedem.solvers._loop import Options, run
-from test_contracts import assert_same, every_setting, every_solver
 
 GROUPS = {
     "one by one": [[i] for i in range(6)],

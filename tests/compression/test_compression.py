@@ -18,7 +18,7 @@ from problems import COMPRESSORS, same_bits
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from skfedem.compression._operator import Operator
 
-# What every operator promises is asked in test_contracts.py.
+# What every operator promises is asked in test_contract.py.
 OPERATORS = [op for op in COMPRESSORS if isinstance(op, Operator)]
 STEPPED = [op for op in OPERATORS if isinstance(op, Dithering | BlockQuantizer)]
 every_operator = pytest.mark.parametrize("operator", OPERATORS, ids=repr)
