@@ -21,14 +21,15 @@ import pstats
 import time
 import tracemalloc
 import warnings
+from unittest.mock import patch
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem.clients.local import LocalClients
 from skfedem.solvers import _loop
 
-one_round = _loop.one_round
 # 8 MB: more than the caches that a processor has to itself.
 others = np.zeros(2**20)
 
@@ -82,46 +83,51 @@ def load(name, small):
     }[name]()  # fmt: skip
 
 
-def watched(fit, around):
-    """Run a fit, each of its rounds inside ``around``."""
-    _loop.one_round = lambda *arguments: around(one_round, *arguments)
-    try:
-        with warnings.catch_warnings(), threadpool_limits(limits=1):
-            warnings.simplefilter("ignore")
-            fit()
-    finally:
-        _loop.one_round = one_round
+def watched(fit, begin, end):
+    """Run a fit, calling ``begin`` before each round is opened and ``end`` after its commit."""
+    open_round, commit = _loop.open_round, LocalClients.commit
+
+    def opened(*arguments):
+        begin()
+        return open_round(*arguments)
+
+    def committed(*arguments):
+        commit(*arguments)
+        end()
+
+    with (
+        patch.object(_loop, "open_round", opened),
+        patch.object(LocalClients, "commit", committed),
+        warnings.catch_warnings(),
+        threadpool_limits(limits=1),
+    ):
+        warnings.simplefilter("ignore")
+        fit()
 
 
 def seconds(fit, *, cold=False):
     """Time of each round but the first; with ``cold``, caches hold other data before each round."""
-    times = []
+    starts, times = [], []
 
-    def timed(function, *arguments):
+    def begin():
         if cold:
             np.add(others, 1.0, out=others)
-        started = time.perf_counter()
-        after = function(*arguments)
-        times.append(time.perf_counter() - started)
-        return after
+        starts.append(time.perf_counter())
 
-    watched(fit, timed)
+    watched(fit, begin, lambda: times.append(time.perf_counter() - starts[-1]))
     return np.array(times[1:])
 
 
 def peak(fit):
     """Peak memory during a round beyond that held before it, in bytes."""
-    peaks = []
+    before, peaks = [], []
 
-    def traced(function, *arguments):
+    def begin():
         tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        after = function(*arguments)
-        peaks.append(tracemalloc.get_traced_memory()[1] - before)
-        return after
+        before.append(tracemalloc.get_traced_memory()[0])
 
     tracemalloc.start()
-    watched(fit, traced)
+    watched(fit, begin, lambda: peaks.append(tracemalloc.get_traced_memory()[1] - before[-1]))
     tracemalloc.stop()
     return max(peaks[1:])
 
@@ -136,7 +142,7 @@ def main():
         small = load(name, small=True)
         times, overhead, cold = seconds(fit), seconds(small), seconds(small, cold=True)
         profile = cProfile.Profile()
-        watched(fit, profile.runcall)
+        watched(fit, profile.enable, profile.disable)
         stats = pstats.Stats(profile)
         print(f"\n== {name}")
         print(f"a round: {1e3 * np.median(times):.3f} ms, at best {1e3 * times.min():.3f} ms")

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from skfedem import FederatedGaussianMixture
 from skfedem.models.mixture import gaussian_mixture
-from skfedem.solvers import step_size
+from skfedem.solvers import _step_size
 
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 # Factors by which the constants are multiplied.
@@ -69,7 +69,7 @@ def with_factor(constant, factor):
         bounds = gaussian_mixture._STEP_BOUNDS
         bounds = bounds._replace(noise=factor * bounds.noise)
         return patch.object(gaussian_mixture, "_STEP_BOUNDS", bounds)
-    return patch.object(step_size, "_FOLLOWED", factor * step_size._FOLLOWED)
+    return patch.object(_step_size, "_FOLLOWED", factor * _step_size._FOLLOWED)
 
 
 def run(X, clients, start, omega, participation, batch_size):

@@ -30,7 +30,7 @@ from ..participation import inclusion_probability
 
 
 class StepLimits(NamedTuple):
-    """Limits of automatic steps, measured with ``step_size_constants.py``.
+    """Limits of automatic steps.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from .parameters import Parameters
 
 
 class _Boundary(NamedTuple):
-    """Constants of the safeguard, by ``examples/benchmarks/step_size_grid.py``."""
+    """Constants of the safeguard."""
 
     # A step γ towards the statistics of any data keeps at least 1 - γ of each component's mass and
     # scatter. A step that keeps less than this share of that is rejected, ...

@@ -29,7 +29,7 @@ from .stream_moments import field_with_moment, with_scatter, with_vanishing_ones
 
 
 class _BlockSize(NamedTuple):
-    """Sizes of the blocks of an E-step, in doubles, by ``examples/benchmarks/cores.py``."""
+    """Sizes of the blocks of an E-step, in doubles."""
 
     # About 4 MB. Larger blocks exceed the cache; with smaller ones, threads wait for each other.
     cache: int = 2**19
@@ -38,7 +38,7 @@ class _BlockSize(NamedTuple):
 
 
 class _StepBounds(NamedTuple):
-    """Shares of bounds of γ, by ``examples/benchmarks/step_size_constants.py``."""
+    """Shares of bounds of γ; ``examples/benchmarks/step_size_constants.py`` varies ``noise``."""
 
     # Of n / ω_p and N / (q ω_p): up to these steps, errors average out over clients and rows
     # although control variates lag behind. With twice these shares, gaps after 200 rounds were 1.6
