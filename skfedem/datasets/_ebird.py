@@ -33,6 +33,7 @@ def read_ebird(
     start: str | date | Period | None = None,
     end: str | date | Period | None = None,
     complete_only: bool = False,
+    on_bad_lines: Literal["error", "skip"] = "error",
     chunk_rows: int = 100_000,
     random_state: Seed = None,
 ) -> Bunch:
@@ -85,6 +86,10 @@ def read_ebird(
     complete_only : bool, default=False
         Whether to leave out counts from incomplete checklists. These report presence but never
         absence, so that they bias the mean upwards if complete checklists provide zeros.
+    on_bad_lines : {"error", "skip"}, default="error"
+        What to do about lines with too many fields, or without those that are needed, such as after
+        a tab or a line break in a comment, or where two files were glued together: raise an error
+        that lists them, or skip them with a warning.
     chunk_rows : int, default=100_000
         Number of rows read at a time. It affects memory and speed, not the result.
     random_state : int, RandomState instance or None, default=None
@@ -104,7 +109,8 @@ def read_ebird(
         - ``member_clients`` : ndarray of int, the client of each member;
         - ``species`` : str, the common name;
         - ``n_zeros`` : int, number of observed zeros from complete checklists without the species;
-        - ``n_missing_counts`` : int, number of checklists left out because of an "X".
+        - ``n_missing_counts`` : int, number of checklists left out because of an "X";
+        - ``bad_lines`` : dict, the numbers of the lines that were skipped in each file.
 
     Raises
     ------
@@ -113,7 +119,8 @@ def read_ebird(
     FileNotFoundError
         If a file does not exist.
     TypeError, ValueError
-        If a parameter is out of range; if a file is truncated or lacks columns; if a field cannot
+        If a parameter is out of range; if a file is truncated, has bad lines or lacks columns; if a
+        field cannot
         be parsed (the error names line and checklist); if there are several species and `species`
         is None; or if no observation is left.
 
@@ -173,6 +180,7 @@ def read_ebird(
         sampling_path = Path(sampling_path).expanduser()
     check_choice("values", values, ("count", "presence"))
     check_choice("freq", freq, ("D", "W", "M", "Q", "Y"))
+    check_choice("on_bad_lines", on_bad_lines, ("error", "skip"))
     for name, text in dict(species=species or "", by=by).items():
         if not isinstance(text, str):
             raise TypeError(f"Expected {name} to be a string, got {text!r}. Give one name.")
@@ -182,7 +190,8 @@ def read_ebird(
         check_counts(n_clients=n_clients)
     random_numbers(random_state)
     member_column = "OBSERVER ID" if by == "observer" else by
-    files = EBirdFiles(member_column, _periods(start, end, freq), int(chunk_rows))
+    periods, skip = _periods(start, end, freq), on_bad_lines == "skip"
+    files = EBirdFiles(member_column, periods, int(chunk_rows), skip)
     if sampling_path is not None:
         files.check_sampling(sampling_path)
     found, common_name = files.reports(ebd_path, species, complete_only)
@@ -211,6 +220,7 @@ def read_ebird(
         species=common_name,
         n_zeros=n_zeros,
         n_missing_counts=len(found) - len(counted),
+        bad_lines=files.bad_lines,
     )
 
 

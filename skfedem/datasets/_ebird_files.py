@@ -5,10 +5,10 @@ pandas is optional: functions import it, after ``read_ebird`` has checked that i
 
 from __future__ import annotations
 
-import csv
 import os
+import unicodedata
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .._messages import error_context
 from .._typing import FilePath, FloatArray, IntArray
+from ._ebird_lines import OPTIONS, read_lines, report_bad_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Index, Series
@@ -31,17 +32,6 @@ _ROW = "GLOBAL UNIQUE IDENTIFIER"
 _SPECIES = ("COMMON NAME", "SCIENTIFIC NAME")
 CELL = ["site", "period", "member", "value"]
 _MAX_NAMES = 5
-_OPTIONS = dict(
-    sep="\t",
-    quoting=csv.QUOTE_NONE,
-    dtype=str,
-    keep_default_na=False,
-    index_col=False,
-    # One character for each byte, so that any file can be read; _text() decodes them.
-    encoding="latin-1",
-    # Blank lines are kept for the line numbers in messages; _chunks() drops them.
-    skip_blank_lines=False,
-)
 # Extensions that pandas decompresses.
 _COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")
 # Number of bytes at the end of a file in which its last line is looked for.
@@ -85,12 +75,17 @@ class EBirdFiles:
         The column whose values define the clients, or the members of clients.
     periods : Periods
     chunk_rows : int
+    skip_bad_lines : bool
     """
 
-    def __init__(self, member_column: str, periods: Periods, chunk_rows: int) -> None:
-        self.member_column = member_column
+    def __init__(
+        self, member_column: str, periods: Periods, chunk_rows: int, skip_bad_lines: bool
+    ) -> None:
+        self.member_column = _text(member_column)
         self.periods = periods
         self.chunk_rows = chunk_rows
+        self.skip_bad_lines = skip_bad_lines
+        self.bad_lines: dict[str, IntArray] = {}
         self.sites = _Numbers()
         self.members = _Numbers()
 
@@ -189,24 +184,21 @@ class EBirdFiles:
 
     def _chunks(self, path: FilePath, more_columns: list[str]) -> Iterator[DataFrame]:
         """Data frames of the columns to read, as text, indexed by the line in the file."""
-        import pandas
-
         names, used = self._columns(path, more_columns)
         _check_end(path, len(names))
-        frames = pandas.read_csv(path, usecols=used, chunksize=self.chunk_rows, **_OPTIONS)
-        with frames, _reading(path):
-            for frame in frames:
+        n_needed = 1 + max(map(names.index, [_EVENT, _SITE, _DATE, *more_columns]))
+        bad_lines: dict[int, str] = {}
+        with _reading(path):
+            for frame in read_lines(path, used, n_needed, self.chunk_rows, bad_lines):
+                if bad_lines and not self.skip_bad_lines:
+                    continue  # the error will list those of the whole file
                 frame.columns = [names[k] for k in used]
-                frame.index += 2
-                odd = frame[frame[_EVENT].isin(["", _EVENT])]
-                if len(odd):
-                    is_blank = odd.apply(lambda column: column.str.strip() == "").all(axis=1)
-                    is_header = odd[_EVENT] == _EVENT  # repeated, if files were concatenated
-                    frame = frame.drop(odd.index[is_blank | is_header])
                 # R writes NA for an empty field, which would look like a group of all unshared
                 # checklists.
                 frame[_GROUP] = frame[_GROUP].replace("NA", "")
                 yield frame
+        self.bad_lines[str(path)] = np.array(list(bad_lines), dtype=np.int64)
+        report_bad_lines(path, len(names), bad_lines, self.skip_bad_lines)
 
     def _checklists(self, frame: DataFrame, path: FilePath) -> tuple[DataFrame, DataFrame]:
         """Rows within the periods, unchanged and with numbers instead of text."""
@@ -244,7 +236,7 @@ def _header(path: FilePath) -> list[str]:
             "a file ebd_....txt."
         )
     with _reading(path):
-        header = pandas.read_csv(path, nrows=0, **_OPTIONS).columns
+        header = pandas.read_csv(path, nrows=0, skip_blank_lines=False, **OPTIONS).columns
     return [_text(name).strip("\ufeff ") for name in header]
 
 
@@ -254,23 +246,24 @@ def _check_end(path: FilePath, n_columns: int) -> None:
         return
     with open(path, "rb") as file:
         file.seek(-min(_TAIL, os.path.getsize(path)), os.SEEK_END)
-        *others, last = file.read().rstrip(b"\r\n").split(b"\n")
+        *others, last = file.read().split(b"\n")
     if not others:  # longer than the tail, or the header
         return
     n_fields = len(last.split(b"\t"))
     if last.strip() and n_fields < n_columns:
         raise ValueError(
-            f"Expected {n_columns} fields in the last line of {path}, got {n_fields}: the file is "
-            "cut off. Download it again."
+            f"Expected {n_columns} fields or a line break at the end of {path}, got {n_fields} "
+            "fields: the file is cut off. Download it again."
         )
 
 
 def _text(label: str) -> str:
-    """Text of a field that was read one character for each byte."""
-    try:
-        return label.encode("latin-1").decode("utf-8")
-    except UnicodeDecodeError:
+    """Text of a field that was read one character for each byte, in Unicode's composed form."""
+    if label.isascii():
         return label
+    with suppress(UnicodeError):  # it is Latin-1, or was not read from a file
+        label = label.encode("latin-1").decode("utf-8")
+    return unicodedata.normalize("NFC", label)
 
 
 def _hashes(texts: Series) -> NDArray[np.uint64]:
@@ -286,8 +279,9 @@ def _check_field(
     if not valid.all():
         row = frame[~valid].iloc[0]
         raise ValueError(
-            f"Expected {expected} in column {column!r}, got {row[column]!r} in line {row.name} of "
-            f"{path} (checklist {row[_EVENT]!r}). Correct it there, or download the file again."
+            f"Expected {expected} in column {column!r}, got {_text(row[column])!r} in line "
+            f"{row.name} of {path} (checklist {_text(row[_EVENT])!r}). Correct it there, or "
+            "download the file again."
         )
 
 
@@ -319,7 +313,7 @@ def _first_names(names: dict[str, str]) -> str:
 
 
 def _is_species(frame: DataFrame, species: str) -> Series:
-    wanted = species.strip().casefold()
+    wanted = _text(species).strip().casefold()
     names = [name for column in _SPECIES for name in frame[column].unique()]
     spellings = [name for name in names if _text(name).strip().casefold() == wanted]
     return frame[[*_SPECIES]].isin(spellings).any(axis=1)

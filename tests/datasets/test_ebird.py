@@ -6,6 +6,7 @@ import lzma
 import os
 import sys
 import tarfile
+import unicodedata
 import zipfile
 
 import numpy as np
@@ -426,12 +427,108 @@ def test_names_of_columns_may_have_spaces_around_them(tmp_path):
     assert read_ebird(ebd).clients[0][:, 2].tolist() == [3]
 
 
-def test_lines_with_a_tab_too_many_are_read(tmp_path):
-    ebd = write_ebd(tmp_path, [seen("S1", "3"), seen("S2", "4")])
-    ebd.write_text(
-        ebd.read_text(encoding="utf-8").replace("#1\t\n", "#1\tand a tab\there\n"), encoding="utf-8"
-    )
-    assert_array_equal(read_ebird(ebd).clients[0], [[0, 0, 3], [0, 0, 4]])
+def damaged(tmp_path, damage, name="ebd.txt"):
+    """Five good lines of observations, of which the third, of S2, is damaged."""
+    ebd = write_ebd(tmp_path, [seen(f"S{k}", str(k)) for k in range(5)])
+    lines = ebd.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[3] = damage(lines[3])
+    (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+    return tmp_path / name
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 100])
+@pytest.mark.parametrize(
+    "damage, bad_lines, counts",
+    [
+        # A tab in the locality shifts the identifier of the locality and the date.
+        (lambda line: line.replace("Étang", "Ét\tang"), {4: "53 fields"}, [0, 1, 3, 4]),
+        # A line break in it, or in a comment.
+        (
+            lambda line: line.replace("Étang", "Ét\nang"),
+            {4: "26 fields", 5: "27 fields"},
+            [0, 1, 3, 4],
+        ),
+        (lambda line: line.replace("quote,", "quote\n"), {5: "2 fields"}, [0, 1, 2, 3, 4]),
+        # A file that broke off, with another glued to its end, whose line of names may be there.
+        (
+            lambda line: "\t".join(line.split("\t")[:40]) + line,
+            {4: "91 fields"},
+            [0, 1, 3, 4],
+        ),
+        (lambda line: line[:9] + "\t".join(EBD_COLUMNS) + "\n", {4: "names"}, [0, 1, 3, 4]),
+        # Another file with other columns.
+        (
+            lambda line: "\t".join(reversed(EBD_COLUMNS)) + "\n",
+            {4: "names of columns"},
+            [0, 1, 3, 4],
+        ),
+    ],
+)
+def test_lines_that_cannot_be_read_are_listed_or_skipped(
+    tmp_path, damage, bad_lines, counts, chunk_rows
+):
+    ebd = damaged(tmp_path, damage)
+    listed = ", ".join(rf"line {number} \({what}" + ".*" for number, what in bad_lines.items())
+    message = rf"Expected 52 fields .*ebd.txt, got {len(bad_lines)} line.*: {listed}"
+    with pytest.raises(ValueError, match=f"{message} leave them out by on_bad_lines='skip'"):
+        read_ebird(ebd, chunk_rows=chunk_rows)
+    with pytest.warns(UserWarning, match=f"{message} They were skipped"):
+        data = read_ebird(ebd, chunk_rows=chunk_rows, on_bad_lines="skip")
+    assert_array_equal(data.clients[0][:, 2], counts)
+    assert_array_equal(data.bad_lines[str(ebd)], list(bad_lines))
+
+
+def test_bad_lines_of_the_sampling_file_are_listed(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1")])
+    sampling = write_sampling(tmp_path, [checklist("S1"), checklist("S2"), checklist("S3")])
+    text = sampling.read_text(encoding="utf-8")
+    sampling.write_text(text.replace("\tS2\t", "\t\tS2\t"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"sampling.txt, got 1 line with others: line 3 \(34"):
+        read_ebird(ebd, sampling)
+    with pytest.warns(UserWarning, match=r"line 3 \(34 fields\)\. They were skipped"):
+        data = read_ebird(ebd, sampling, on_bad_lines="skip")
+    assert data.n_zeros == 1
+    assert_array_equal(data.bad_lines[str(sampling)], [3])
+    assert_array_equal(data.bad_lines[str(ebd)], [])
+
+
+def test_many_bad_lines_are_counted(tmp_path):
+    ebd = write_ebd(tmp_path, [seen(f"S{k}") for k in range(30)])
+    text = ebd.read_text(encoding="utf-8").replace("Étang", "Ét\tang")
+    ebd.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"got 30 lines .*, line 21 \(53 fields\), \.\.\.\. Corr"):
+        read_ebird(ebd, chunk_rows=7)
+
+
+def test_trailing_empty_fields_may_be_left_out(tmp_path):
+    # As by editors that strip blanks at the ends of lines.
+    rows = [seen("S1", "3"), seen("S2", "4", **{"CHECKLIST COMMENTS": ""})]
+    ebd = write_ebd(tmp_path, rows)
+    lines = ebd.read_text(encoding="utf-8").splitlines()
+    ebd.write_text("".join(line.rstrip() + "\n" for line in lines), encoding="utf-8")
+    zipped = tmp_path / "ebd.txt.gz"
+    zipped.write_bytes(gzip.compress(ebd.read_bytes()))
+    for path in (ebd, zipped):
+        assert_array_equal(read_ebird(path).clients[0][:, 2], [3, 4])
+
+
+def test_messages_show_letters_with_accents(tmp_path):
+    ebd = write_ebd(tmp_path, [seen("S1", "drei Höckerschwäne")])
+    with pytest.raises(ValueError, match="got 'drei Höckerschwäne' in line 2"):
+        read_ebird(ebd)
+
+
+def test_letters_with_accents_may_be_one_character_or_two(tmp_path):
+    one, two = ("Grèbe huppé", unicodedata.normalize("NFD", "Grèbe huppé"))
+    rows = [
+        seen(f"S{k}", str(k), STATE=state) | {"COMMON NAME": name, "SCIENTIFIC NAME": "Podiceps"}
+        for k, (name, state) in enumerate([(one, one), (two, two), ("Smew", one)])
+    ]
+    ebd = write_ebd(tmp_path, rows)
+    for species in (one, two):
+        data = read_ebird(ebd, species=species, by="STATE")
+        assert_array_equal(data.clients[0][:, 2], [0, 1])
+        assert_array_equal(data.client_ids, [one])
 
 
 def place(event):
@@ -582,7 +679,7 @@ def test_a_truncated_file_is_an_error(tmp_path, monkeypatch):
     for n_left in (whole.rindex("2020-01"), whole.rindex("S2"), whole.rindex("S2") + 1):
         ebd.write_text(whole[:n_left], encoding="utf-8")
         for path in (ebd, "~/ebd.txt"):
-            with pytest.raises(ValueError, match="last line of .*ebd.txt, got .* is cut off"):
+            with pytest.raises(ValueError, match="at the end of .*ebd.txt, got .* is cut off"):
                 read_ebird(path)
     # In the last column nothing is lost; nor are blank lines at the end.
     ebd.write_text(whole + "\n\n", encoding="utf-8")
@@ -634,6 +731,7 @@ def test_empty_files_are_errors(tmp_path):
     [
         (dict(values="counts"), ValueError, "values .* 'count', 'presence', got 'counts'"),
         (dict(freq="month"), ValueError, "freq .*got 'month'"),
+        (dict(on_bad_lines="warn"), ValueError, "on_bad_lines .* 'error', 'skip', got 'warn'"),
         (dict(n_clients=0), ValueError, "n_clients .*>= 1, got 0"),
         (dict(n_clients=2.0), TypeError, "n_clients .*integer"),
         (dict(chunk_rows=0), ValueError, "chunk_rows to be an integer >= 1, got 0"),
@@ -769,5 +867,5 @@ def test_a_sampling_file_truncated_in_its_last_but_one_column(tmp_path):
     whole = sampling.read_text(encoding="utf-8")
     sampling.write_text(whole[: whole.rindex("\t")], encoding="utf-8")
     n_fields = len(SAMPLING_COLUMNS)
-    with pytest.raises(ValueError, match=rf"{n_fields} fields .*, got {n_fields - 1}: .* cut off"):
+    with pytest.raises(ValueError, match=rf"{n_fields} fields .*, got {n_fields - 1} .* cut off"):
         read_ebird(ebd, sampling)
