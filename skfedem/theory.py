@@ -5,7 +5,9 @@ compression and the participation. The Lipschitz and curvature constants that th
 unknown for most data: in practice, the dependence on ``n_clients``, ``omega`` and ``participation``
 is what matters.
 
-Numbers of theorems, corollaries, propositions and equations refer to [1]_.
+Numbers of theorems, corollaries, propositions, assumptions and equations refer to [1]_. All
+functions raise TypeError for arguments that are not numbers, and ValueError for numbers out of
+their domain.
 
 References
 ----------
@@ -53,16 +55,10 @@ def control_step(omega: float) -> float:
     float
         ``1 / (1 + omega)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
     Notes
     -----
     All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in (0,
-    1/(1 + ω)]. With this α, a control variate moves as far towards the client's field as the
-    compression noise permits; without compression, it then equals the field.
+    1/(1 + ω)]. Without compression, a control variate then equals the client's field.
 
     Examples
     --------
@@ -90,23 +86,16 @@ def participation_omega(omega: float, participation: float) -> float:
     float
         ``omega + (1 - participation) * (1 + omega) / participation``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
     Notes
     -----
-    This is ω_p of Proposition 13. Sending a message with probability p and multiplying it by 1/p is
+    This is ω_p of Proposition 13: sending a message with probability p and multiplying it by 1/p is
     itself an unbiased compression operator, and 1 + ω_p = (1 + ω)/p.
 
     Examples
     --------
     >>> from skfedem.theory import participation_omega
-    >>> participation_omega(1.0, 1.0)
-    1.0
-    >>> participation_omega(1.0, 0.5)
-    3.0
+    >>> participation_omega(1.0, 1.0), participation_omega(1.0, 0.5)
+    (1.0, 3.0)
     """
     check_not_negative(omega=omega)
     hint = "It is the share of rounds in which a client takes part."
@@ -135,8 +124,8 @@ def max_step_size(
     participation : float, default=1.0
         Probability p that a client takes part in a round, ``0 < participation <= 1``.
     v_min : float
-        Positive lower bound of the eigenvalues of the matrices B in assumption A4, which relate the
-        gradient of the objective W, as a function of the statistics, to the mean field: ∇W = -B h.
+        Positive lower bound of the eigenvalues of the matrices B in A4, which relate the gradient
+        of the objective W, as a function of the statistics, to the mean field: ∇W = -B h.
     gradient_lipschitz : float
         Lipschitz constant of ∇W, positive (L_Ẇ in A4).
     field_lipschitz : float
@@ -149,27 +138,16 @@ def max_step_size(
         (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))`` with ``omega_p =
         participation_omega(omega, participation)``. The latter is infinite if ``omega_p=0``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
-    See Also
-    --------
-    participation_omega : Variance of compression and participation together.
-
     Notes
     -----
     Theorem 4 (for p = 1, equation (7) of Theorem 1), with the control step α = 1/(1 + ω). For small
     p the second bound decreases like p**1.5: a factor p because control variates are updated less
     often, and the square root of p because of the random participation.
 
-    Apart from minibatch noise, the decrease that equation (8) guarantees is proportional to ``γ *
-    (1 - γ * gradient_lipschitz / v_min)``; among the steps γ that (7) allows, it is largest at the
-    returned value. For p = 1 and ω = 0, the returned value is the limit for ω → 0. The paper then
-    allows any step below ``2 * v_min / gradient_lipschitz``, and guarantees a decrease proportional
-    to ``γ * (1 - γ * gradient_lipschitz / (2 * v_min))`` (equation 9), which is largest at ``v_min
-    / gradient_lipschitz``, twice the returned value.
+    Among the steps γ that (7) allows, the decrease that equation (8) guarantees without minibatch
+    noise, proportional to ``γ * (1 - γ * gradient_lipschitz / v_min)``, is largest at the returned
+    value. For p = 1 and ω = 0, it is the limit for ω → 0; the guarantee of equation (9), for this
+    case alone, is largest at twice the returned value.
 
     Examples
     --------
@@ -207,27 +185,20 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     float
         ``(1 + 5 * participation_omega(omega, participation)) / n_clients``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
     Notes
     -----
     Theorem 4 (for p = 1, equation (8) of Theorem 1). The part of the bound that does not vanish as
     the number of rounds grows is ``step_size * gradient_lipschitz * noise_factor *
     noise_variance``, divided by ``v_min * (1 - step_size * gradient_lipschitz / v_min)``. Here
     ``noise_variance``, σ², is the mean over clients of the variance of a minibatch statistic (A7).
-    It is 0 if clients use all their rows, for any ω and p: compression and partial participation
-    multiply the noise floor, but do not create one.
+    It is 0 if clients use all their rows: compression and partial participation multiply the noise
+    floor, but do not create one.
 
     Examples
     --------
     >>> from skfedem.theory import noise_factor
-    >>> noise_factor(10, 0.0)
-    0.1
-    >>> noise_factor(10, 1.0, 0.5)
-    1.6
+    >>> noise_factor(10, 0.0), noise_factor(10, 1.0, 0.5)
+    (0.1, 1.6)
     """
     check_counts(n_clients=n_clients)
     return (1 + 5 * participation_omega(omega, participation)) / n_clients
@@ -249,7 +220,7 @@ def optimal_step_size(
 
     Parameters
     ----------
-    n_clients, omega
+    n_clients, omega, v_min, gradient_lipschitz, field_lipschitz
         As in :func:`max_step_size`.
     n_rounds : int
         Number of rounds k_max, ``n_rounds >= 1``.
@@ -258,8 +229,6 @@ def optimal_step_size(
     noise_variance : float
         Mean over clients of the variance of a minibatch statistic (σ² in A7), in squared units of
         the statistics, ``noise_variance >= 0``.
-    v_min, gradient_lipschitz, field_lipschitz : float
-        As in :func:`max_step_size`.
 
     Returns
     -------
@@ -268,18 +237,12 @@ def optimal_step_size(
         omega) * noise_variance))`` and :func:`max_step_size`. With ``noise_variance=0``, the
         latter.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
     Notes
     -----
-    Corollary 2 (all clients take part). This step minimises the sum of the two terms in the bracket
-    of equation (8): one decreases with the number of rounds like ``initial_gap / (step_size *
-    n_rounds)``, the other is the noise floor, which grows with the step size. In (8), the bracket
-    is divided by ``1 - step_size * gradient_lipschitz / v_min``; with this factor, the best step is
-    somewhat shorter.
+    Corollary 2 (all clients take part). This step minimises the bracket of equation (8), the sum of
+    ``initial_gap / (step_size * n_rounds)`` and the noise floor, which grows with the step size.
+    The bracket is divided by ``1 - step_size * gradient_lipschitz / v_min``; with this factor, the
+    best step is somewhat shorter.
 
     Examples
     --------
@@ -310,7 +273,7 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     Parameters
     ----------
     n_inner : int
-        Number k_in of inner rounds per outer loop, ``n_inner >= 1``.
+        Number k_in of inner rounds per outer loop, ``n_inner >= 1``; see :func:`vr_n_inner`.
     omega : float
         Relative variance ω of the compression operator, ``omega >= 0``.
 
@@ -318,15 +281,6 @@ def vr_batch_size(n_inner: int, omega: float) -> int:
     -------
     int
         ``ceil(n_inner / (1 + omega) ** 2)``, at least 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
-    See Also
-    --------
-    vr_n_inner : The corresponding number of inner rounds.
 
     Notes
     -----
@@ -361,13 +315,10 @@ def vr_step_size(
 
     Parameters
     ----------
-    n_clients, omega
+    n_clients, omega, gradient_lipschitz
         As in :func:`max_step_size`.
     v_min, v_max : float
-        Bounds of the eigenvalues of the matrices B in assumption A4 (∇W = -B h), ``0 < v_min <=
-        v_max``.
-    gradient_lipschitz : float
-        Lipschitz constant of ∇W, positive (L_Ẇ in A4).
+        Bounds of the eigenvalues of the matrices B in A4 (∇W = -B h), ``0 < v_min <= v_max``.
     field_lipschitz : float
         Root mean square L over all rows of the Lipschitz constants of a row's field, positive (A8;
         never smaller than L in A5).
@@ -377,15 +328,6 @@ def vr_step_size(
     float
         ``(v_min / gradient_lipschitz) / (1 + 4 * sqrt(2) * (v_max / gradient_lipschitz) *
         (field_lipschitz / sqrt(n_clients)) * (1 + omega) * sqrt(omega + (1 + 10 * omega) / 8))``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
-    See Also
-    --------
-    vr_batch_size : The batch size that this step needs.
 
     Notes
     -----
@@ -398,8 +340,6 @@ def vr_step_size(
     >>> from skfedem.theory import vr_step_size
     >>> constants = dict(v_min=1.0, v_max=1.0, gradient_lipschitz=1.0, field_lipschitz=1.0)
     >>> round(vr_step_size(4, 0.0, **constants), 12)
-    0.5
-    >>> round(vr_step_size(304, 1.0, **constants), 12)
     0.5
     """
     check_counts(n_clients=n_clients)
@@ -442,20 +382,13 @@ def vr_cost(
     -------
     int or float
         ``n_clients * n_outer * (n_samples + 2 * batch_size * n_inner)``; an int if all arguments
-        are ints.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
+        are ints. Divided by ``n_clients * n_samples``, it is the number of epochs.
 
     Notes
     -----
     Appendix E.2: each outer loop begins with one pass over all rows, and each inner round evaluates
-    its batch at two iterates. Divided by ``n_clients * n_samples``, this is the number of epochs.
-    It is the count of the paper. In the first inner round, both iterates are equal, so that the
-    solver here reads no batch: its outer loops cost ``n_samples + 2 * batch_size * (n_inner - 1)``
-    per client.
+    its batch at two iterates. In the first inner round these are equal, so that the solver here
+    reads no batch: its outer loops cost ``n_samples + 2 * batch_size * (n_inner - 1)`` per client.
 
     Examples
     --------
@@ -485,16 +418,6 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
     int
         The integer next to ``(1 + omega) * sqrt(n_samples / 2)``, above or below, with the smaller
         cost; at least 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a number or out of its domain.
-
-    See Also
-    --------
-    vr_batch_size : The corresponding batch size.
-    vr_cost : The cost that is minimised.
 
     Notes
     -----

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import get_args
 
 import numpy as np
@@ -43,18 +42,13 @@ def make_federated_mixture(
 
     ``n_clients * n_samples`` rows are drawn from a random mixture. Each client is assigned one
     component. A share `heterogeneity` of the rows goes to the clients that are assigned to the
-    row's component; the others are split at random. The components of client i therefore have
-    approximately the probabilities
-
-    ``(1 - heterogeneity) * weights + heterogeneity * indicator_of_component_i``
-
-    if the number of clients of each component is in proportion to its weight. Clients whose
-    component has fewer clients than that hold more rows, and more rows from their component.
+    row's component; the others are split at random. If the number of clients of each component is
+    in proportion to its weight, the components of client i have approximately the probabilities
+    ``(1 - heterogeneity) * weights + heterogeneity * indicator_of_component_i``.
 
     With an int as `random_state`, `heterogeneity` only changes which client holds which row: the
-    pooled rows, and thus the optimal fit, stay the same. As `heterogeneity` increases, rows move to
-    the clients of their component and stay there, except for rows that are given to clients without
-    any. For other kinds of heterogeneity, see :func:`split_clients`.
+    pooled rows, and thus the optimal fit, stay the same. As it increases, rows move to the clients
+    of their component and stay there, except for rows that are given to clients without any.
 
     Parameters
     ----------
@@ -75,9 +69,9 @@ def make_federated_mixture(
     weights : array-like of shape (n_components,), default=None
         Probabilities of the components; None for equal ones.
     heterogeneity : float in [0, 1], default=0.0
-        Degree of heterogeneity. 0: rows are split at random, so that all clients have the same
-        distribution. 1: each client holds rows of a single component; the number of clients of a
-        component is in proportion to its rows, and at least one.
+        0: rows are split at random, so that all clients have the same distribution. 1: each client
+        holds rows of a single component; the number of clients of a component is in proportion to
+        its rows, and at least one.
     random_state : int, RandomState instance or None, default=None
         Seed. Pass an int for reproducible results.
 
@@ -95,8 +89,8 @@ def make_federated_mixture(
     Raises
     ------
     TypeError, ValueError
-        If a parameter is out of its range, if `weights` are not probabilities, or if there are
-        fewer clients than components with ``heterogeneity > 0``.
+        If a parameter is out of its range, or if ``heterogeneity > 0`` and there are fewer clients
+        than components.
 
     See Also
     --------
@@ -140,29 +134,19 @@ def make_fedem_mixture(
 
     Parameters
     ----------
-    n_clients : int, default=100
-        Number of clients.
-    n_samples : int, default=100
-        Mean number of rows per client; with ``heterogeneity=0``, every client has this number.
-    heterogeneity : float in [0, 1], default=0.0
-        Degree of heterogeneity, as in :func:`make_federated_mixture`: from 0 (identical clients) to
-        1 (one component per client).
-    random_state : int, RandomState instance or None, default=None
-        Seed of the rows; the parameters of the mixture do not depend on it.
+    n_clients, n_samples, heterogeneity, random_state
+        As in :func:`make_federated_mixture`; the parameters of the mixture do not depend on them.
 
     Returns
     -------
     Bunch
-        - ``clients`` : list of ndarray of shape (n_samples_i, 2), the clients' rows;
-        - ``labels`` : list of ndarray of shape (n_samples_i,), the rows' components;
-        - ``weights`` : ndarray of shape (2,), the true weights;
-        - ``means`` : ndarray of shape (2, 2), the true means;
-        - ``covariances`` : ndarray of shape (2, 2), the known common covariance.
+        As :func:`make_federated_mixture`; ``covariances``, of shape (2, 2), is the known common
+        covariance.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter is out of its range.
+        As :func:`make_federated_mixture`.
 
     References
     ----------
@@ -254,16 +238,13 @@ def _draw_covariances(
     return covariances[0] if covariance_type == "tied" else covariances
 
 
-def _component_factors(
-    covariances: FloatArray, covariance_type: CovarianceType, n_components: int, n_features: int
-) -> Iterator[FloatArray]:
-    """Yield the matrix A of each component with A Aᵀ = its covariance."""
+def _matrices(
+    covariances: FloatArray, covariance_type: CovarianceType, shape: tuple[int, int, int]
+) -> FloatArray:
+    """Covariance matrix of each component."""
     if covariance_type in ("full", "tied"):
-        shape = n_components, n_features, n_features
-        yield from np.broadcast_to(np.linalg.cholesky(covariances), shape)
-        return
-    for deviations in np.sqrt(covariances):
-        yield deviations * np.eye(n_features)
+        return np.broadcast_to(covariances, shape)
+    return covariances.reshape(shape[0], 1, -1) * np.eye(shape[1])
 
 
 def _simulate(
@@ -274,7 +255,8 @@ def _simulate(
     n_components, n_features = means.shape
     n_rows = n_clients * n_samples
     components = rng.choice(n_components, size=n_rows, p=weights)
-    factors = _component_factors(covariances, covariance_type, n_components, n_features)
+    shape = n_components, n_features, n_features
+    factors = np.linalg.cholesky(_matrices(covariances, covariance_type, shape))
     rows = rng.standard_normal((n_rows, n_features))
     for component, factor in enumerate(factors):
         drawn = components == component

@@ -56,9 +56,8 @@ def make_site_counts(
     """Simulate counts by site and month, a few of which are reported by groups of observers.
 
     This is the setting of the eBird study in [1]_: apart from main effects, the matrix of sites by
-    months has low rank, most of its cells are never observed, and the observations belong to groups
-    of observers. An observation is a visit of one observer to one site in one month; a cell may be
-    visited several times, by the same observer or by others.
+    months has low rank, and most of its cells are never observed. An observation is a visit of one
+    observer to one site in one month; a cell may be visited several times.
 
     The natural parameter of site j in month l is ::
 
@@ -66,8 +65,8 @@ def make_site_counts(
                       + row_factors[j] @ column_factors[l]
 
     and an observation of this cell is drawn from the distribution with this parameter. The matrix
-    is never formed: memory grows with the numbers of observations, sites and months. A million
-    sites by 240 months with ten million observations, the largest size intended, need about 0.6 GB.
+    is never formed: a million sites by 240 months with ten million observations, the largest size
+    intended, need about 0.6 GB.
 
     Parameters
     ----------
@@ -100,23 +99,20 @@ def make_site_counts(
     interaction : float, default=0.3
         Root mean square of the interaction term of theta, ``interaction >= 0``.
     n_observers : int, default=None
-        Number of observers, between `n_clients` and the number of observations, as every observer
-        reports at least once. None: one observer per five observations, the mean in [1]_.
+        Number of observers, between `n_clients` and the number of observations. None: one observer
+        per five observations, the mean in [1]_.
     effort_tail : float, default=1.2
         Tail index of the Pareto distribution of the observers' efforts, ``effort_tail > 0``. With
         1.2, about a tenth of the observers make half of the observations; with 2, a quarter of
         them; towards infinity, all observers have the same mean effort.
     effort_growth : float, default=0.1
-        Logarithm of the factor by which the number of observations grows per year. Real schemes
-        grow, so that early months have more missing cells.
+        Logarithm of the factor by which the number of observations grows per year.
     home_range : float, default=10.0
         Mean distance of an observer's visits from home, in sites, ``home_range >= 0``. Distances
         follow a rounded Laplace distribution; homes are uniform along the coast.
     grouping : {"random", "region"}, default="random"
-        How observers are grouped into clients, whose numbers of observers differ by at most one.
-
-        - "random": at random, as in [1]_, so that clients are alike;
-        - "region": by neighbouring homes, so that clients observe different sites.
+        How observers are grouped into clients, whose numbers of observers differ by at most one: at
+        random, as in [1]_, or by neighbouring homes, so that clients observe different sites.
     random_state : int, RandomState instance or None, default=None
         Seed. Pass an int for reproducible results.
 
@@ -134,8 +130,7 @@ def make_site_counts(
         - ``column_effects`` : ndarray of shape (n_months,), with mean 0;
         - ``row_factors`` : ndarray of shape (n_sites, rank), each column with mean 0;
         - ``column_factors`` : ndarray of shape (n_months, rank), orthogonal columns with mean 0;
-        - ``trend`` : ndarray of shape (n_months,), the sum over all sites of the true means. This
-          is the national trend to be estimated.
+        - ``trend`` : ndarray of shape (n_months,), the sum over all sites of the true means.
 
     Raises
     ------
@@ -184,15 +179,17 @@ def make_site_counts(
     n_observers = _check_observers(n_observers, n_samples, n_clients)
 
     rng = random_numbers(random_state)
-    truth = _draw_truth(
-        (n_sites, n_months),
-        rank,
-        rng,
+    truth = Bunch(
         intercept=float(intercept),
-        site_deviation=site_deviation,
+        row_effects=site_deviation * _centred(rng.standard_normal(n_sites)),
         column_effects=_month_effects(n_months, seasonality, trend),
-        interaction=interaction,
+        row_factors=_centred(rng.standard_normal((n_sites, rank))),
+        column_factors=_month_factors(n_months, rank, rng),
     )
+    # The columns of column_factors are orthogonal with mean square 1.
+    mean_square = np.mean(np.sum(truth.row_factors**2, axis=1))
+    if mean_square > 0:
+        truth.row_factors *= interaction / np.sqrt(mean_square)
     trend_of_means = _sums_over_sites(truth, family)
     n_visits = _efforts(n_observers, n_samples, effort_tail, rng)
     homes = rng.randint(n_sites, size=n_observers)
@@ -235,34 +232,6 @@ def _check_observers(n_observers: int | None, n_samples: int, n_clients: int) ->
             f"{n_observers} and {n_samples}. Lower n_clients or n_observers, or raise observed."
         )
     return n_observers
-
-
-def _draw_truth(
-    shape: tuple[int, int],
-    rank: int,
-    rng: RandomState,
-    *,
-    intercept: float,
-    site_deviation: float,
-    column_effects: FloatArray,
-    interaction: float,
-) -> Bunch:
-    """Parameters of θ; the root mean square of its interaction term is ``interaction``."""
-    n_sites, n_months = shape
-    row_effects = site_deviation * _centred(rng.standard_normal(n_sites))
-    row_factors = _centred(rng.standard_normal((n_sites, rank)))
-    column_factors = _month_factors(n_months, rank, rng)
-    # The columns of column_factors are orthogonal with mean square 1.
-    mean_square = np.mean(np.sum(row_factors**2, axis=1))
-    if mean_square > 0:
-        row_factors *= interaction / np.sqrt(mean_square)
-    return Bunch(
-        intercept=intercept,
-        row_effects=row_effects,
-        column_effects=column_effects,
-        row_factors=row_factors,
-        column_factors=column_factors,
-    )
 
 
 def _centred(values: FloatArray) -> FloatArray:

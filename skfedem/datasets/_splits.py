@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 import numpy as np
@@ -49,11 +48,10 @@ def client_labels(
           shards_per_client`` consecutive shards, which are assigned to the clients at random [1]_.
           Each client has few labels; sizes differ by at most one row.
         - "dirichlet": the rows of each label are split over the clients in proportions drawn from a
-          symmetric Dirichlet distribution, independently for each label [2]_. Both the label
-          distribution and the size vary between clients. ([3]_ instead draws the label distribution
-          of each client, with equal sizes.)
-        - "size": at random, with unequal sizes: the clients' shares of the rows are drawn from a
-          symmetric Dirichlet distribution. Clients differ only in size.
+          symmetric Dirichlet distribution, independently for each label [2]_. Clients differ in
+          labels and size. ([3]_ instead draws the label distribution of each client.)
+        - "size": at random, in proportions drawn from a symmetric Dirichlet distribution. Clients
+          differ only in size.
     y : array-like of shape (n_samples,), default=None
         Labels of the rows, of any type that can be sorted; ordered categories of pandas keep their
         order. Required by "label" and "dirichlet", ignored otherwise. With "label", it may also be
@@ -237,6 +235,7 @@ def _label_codes(y: Any, n_samples: int, scheme: str) -> IntArray:
 
 
 def equal_sizes(total: int, n_parts: int) -> IntArray:
+    """Sizes of parts that differ by at most one."""
     sizes = np.full(n_parts, total // n_parts)
     sizes[: total % n_parts] += 1
     return sizes
@@ -245,11 +244,7 @@ def equal_sizes(total: int, n_parts: int) -> IntArray:
 def _deal_shards(
     rows: IntArray, n_clients: int, shards_per_client: int, rng: RandomState
 ) -> IntArray:
-    """Cut `rows` into consecutive shards, and assign these to the clients at random.
-
-    Clients get equal sizes first, and then their shards: with equal shards first, the sizes of
-    clients could differ by up to `shards_per_client`.
-    """
+    """Cut `rows` into consecutive shards, of equal sums by client, and assign them at random."""
     shard_sizes = np.array(
         [equal_sizes(size, shards_per_client) for size in equal_sizes(len(rows), n_clients)]
     )
@@ -278,26 +273,21 @@ def _dirichlet_labels(codes: IntArray, n_clients: int, alpha: float, rng: Random
 
 def fill_up(labels: IntArray, n_clients: int, min_rows: int, rng: RandomState) -> IntArray:
     """Move rows, one by one, from the largest client to the smallest until all have enough."""
-    sizes = np.bincount(labels, minlength=n_clients).tolist()
-    if min(sizes) >= min_rows:
+    sizes = np.bincount(labels, minlength=n_clients)
+    if sizes.min() >= min_rows:
         return labels
     shuffled = rng.permutation(len(labels))
     rows = [list(part) for part in split_by(shuffled, labels[shuffled], n_clients)]
-    # Heaps. A client that gives rows has more than `min_rows`, so that it never has to take any.
-    givers = [(-size, client) for client, size in enumerate(sizes)]
-    takers = [(size, client) for client, size in enumerate(sizes)]
-    heapify(givers)
-    heapify(takers)
-    while takers[0][0] < min_rows:
-        (minus_size, largest), (size, smallest) = givers[0], takers[0]
-        row = rows[largest].pop()
-        labels[row] = smallest
-        heapreplace(givers, (minus_size + 1, largest))
-        heapreplace(takers, (size + 1, smallest))
+    while sizes.min() < min_rows:
+        largest, smallest = sizes.argmax(), sizes.argmin()
+        labels[rows[largest].pop()] = smallest
+        sizes[largest] -= 1
+        sizes[smallest] += 1
     return labels
 
 
 def split_by(X: Any, labels: IntArray, n_clients: int) -> list[Any]:
+    """Rows of each label, in order."""
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=n_clients))
     # Plain indexing: scikit-learn's checks take longer than copying a client's few rows.
