@@ -5,9 +5,12 @@ compression and the participation. The Lipschitz and curvature constants that th
 unknown for most data: in practice, the dependence on ``n_clients``, ``omega`` and ``participation``
 is what matters.
 
-Numbers of theorems, corollaries, propositions, assumptions and equations refer to [1]_. All
-functions raise TypeError for arguments that are not numbers, and ValueError for numbers out of
-their domain.
+Numbers of theorems, corollaries, propositions, assumptions and equations refer to [1]_.
+
+Raises
+------
+TypeError, ValueError
+    By all functions, if an argument is not a number or out of its domain.
 
 References
 ----------

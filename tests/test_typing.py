@@ -147,13 +147,23 @@ CALLED = (
 )
 
 
+def containers_of(name, function):
+    """Module of a function, and the class of a method."""
+    module = sys.modules[function.__module__]
+    *_, class_name, _ = name.split(".")
+    return module, getattr(module, class_name, None)
+
+
 def test_everything_that_users_call_says_what_it_raises():
     called = re.compile(
         rf"skfedem\.([A-Z]|_(mixture|imputer|mixed_effects)\.(fitted|prediction|imputation)\.[A-Z]"
         rf"|_penalty_search\.fitted_search\.[A-Z]|({'|'.join(CALLED)})\.)"
     )
+    # A section of a class or a module holds for all that is in it.
     documents = {
-        name: inspect.getdoc(function) or ""
+        name: "\n\n".join(
+            inspect.getdoc(place) or "" for place in (function, *containers_of(name, function))
+        )
         for name, function in public_functions()
         if called.match(name) and not name.endswith("__init__")
     }

@@ -18,32 +18,19 @@ if TYPE_CHECKING:
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _LONG_NAME = 5  # characters: longer tick labels are rotated
 _MAX_NAME = 13  # characters: of longer names, the middle is left out
-# With fewer ticks, no interval suits a range of just under two years.
-_MIN_DATE_TICKS = 5
+_MAX_DATE_TICKS = 8
 
 
 class Columns(NamedTuple):
-    """Columns of a matrix on an axis.
-
-    Attributes
-    ----------
-    positions : ndarray of shape (n_columns,)
-        Increasing numbers: the labels, matplotlib's day numbers, or 0, 1, 2, ...
-    kind : {"dates", "numbers", "names"}
-    names : list of str
-        Tick labels at the positions; only for "names".
-    """
+    """Columns of a matrix on an axis, at increasing positions; day numbers for dates."""
 
     positions: FloatArray
     kind: Literal["dates", "numbers", "names"]
-    names: list[str]
+    names: list[str]  # tick labels, only for "names"
 
 
 def check_column_labels(labels: ArrayLike | None, n_columns: int) -> NDArray[Any]:
-    """Labels of the columns as an array, their positions if there are none.
-
-    Periods become their start times.
-    """
+    """Labels of the columns as an array, periods as their start times; 0, 1, ... for None."""
     if labels is None:
         return np.arange(n_columns)
     array = np.asarray(labels)
@@ -58,11 +45,7 @@ def check_column_labels(labels: ArrayLike | None, n_columns: int) -> NDArray[Any
 
 
 def locate_columns(labels: NDArray[Any]) -> Columns:
-    """Positions on an axis of columns with these labels.
-
-    Increasing numbers or dates (possibly text like 1995-01 or 1995-01-31, or all numbers like
-    199501) are drawn to scale; all other labels are placed one after another.
-    """
+    """Increasing dates or numbers to scale, all other labels one after another."""
     days = _day_numbers(labels)
     if _is_increasing(days):
         return Columns(days, "dates", [])
@@ -139,23 +122,20 @@ def format_columns(axis: Axes, columns: Columns, name: str) -> None:
 
     line = axis.xaxis
     axis.set_xlabel(name)
-    locator: ticker.Locator
     if columns.kind == "dates":
-        n_ticks = line.get_tick_space()
-        locator = dates.AutoDateLocator(minticks=2, maxticks=max(n_ticks, _MIN_DATE_TICKS))
+        locator = dates.AutoDateLocator(minticks=2, maxticks=_MAX_DATE_TICKS)
+        line.set_major_locator(locator)
         line.set_major_formatter(dates.ConciseDateFormatter(locator))
-        if n_ticks < _MIN_DATE_TICKS - 1:
-            axis.tick_params(axis="x", rotation=40)
-    else:
-        is_whole = bool((columns.positions % 1 == 0).all())
-        locator = ticker.MaxNLocator("auto", integer=is_whole, min_n_ticks=1 if is_whole else 2)
-    line.set_major_locator(locator)
+        return
+    is_whole = bool((columns.positions % 1 == 0).all())
+    line.set_major_locator(
+        ticker.MaxNLocator("auto", integer=is_whole, min_n_ticks=1 if is_whole else 2)
+    )
     if columns.kind == "names":
         names = dict(enumerate(columns.names))
         line.set_major_formatter(ticker.FuncFormatter(lambda at, _: names.get(round(at), "")))
         if max(map(len, columns.names)) > _LONG_NAME:
-            for label in axis.get_xticklabels():
-                label.set(rotation=40, horizontalalignment="right", rotation_mode="anchor")
+            axis.tick_params(axis="x", rotation=90)
 
 
 def _without_middle(name: str) -> str:

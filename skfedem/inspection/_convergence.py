@@ -79,9 +79,8 @@ class ConvergenceDisplay:
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range, if a history lacks the column of ``x`` or ``y``, if there is
-        not one label per run, or if there is nothing to draw: the series was never evaluated, or
-        has no positive value for a logarithmic axis.
+        If an argument is out of range, if a history lacks the column of ``x`` or ``y``, or if there
+        is nothing to draw: the series was never evaluated, or is not positive on a log axis.
     NotFittedError
         If an estimator is not fitted.
     ImportError
@@ -152,9 +151,7 @@ class ConvergenceDisplay:
         ----------
         estimator : FederatedGaussianMixture or FederatedMatrixImputer
             Fitted estimator; or a fitted Pipeline that ends in one, or a fitted search for one.
-        x : {"round", "epoch", "bits"}, default="round"
-            See the class.
-        y : str or list of str, default=None
+        x, y
             See the class.
         name : str, default=None
             Label of the run in the legend.
@@ -164,11 +161,6 @@ class ConvergenceDisplay:
         Returns
         -------
         display : ConvergenceDisplay
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError, ImportError
-            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         display = cls(_history(estimator), x=x, y=y, labels=None if name is None else [name])
@@ -191,34 +183,23 @@ class ConvergenceDisplay:
     ) -> Self:
         """Plot the mean and a band of the histories of several fits, for each group.
 
-        The mean is arithmetic, even on a logarithmic axis, where a single run far above the others
-        can move it out of the band. It is drawn over the range that is common to all runs of the
-        group. Runs that were evaluated at different positions are interpolated linearly, on the
-        scale of the axis. The components of runs in a group are matched by their final values, in
-        decreasing order, because the numbering of components differs between runs.
+        The mean is arithmetic, even on a logarithmic axis, over the range that is common to all
+        runs of the group. Runs that were evaluated at different positions are interpolated
+        linearly, on the scale of the axis. As the numbering of components differs between runs,
+        they are matched by their final values, in decreasing order.
 
         Parameters
         ----------
         estimators : list of estimators
             Fitted estimators, as in ``from_estimator``.
-        x : {"round", "epoch", "bits"}, default="round"
-            See the class.
-        y : str or list of str, default=None
-            See the class.
-        labels : list of str, default=None
-            Label of each estimator. Estimators with the same label, such as runs of one setting
-            with several seeds, form a group. None: all estimators form one group.
+        x, y, labels
+            See the class. Runs of one setting with several seeds have the same label.
         ax, xscale, yscale, quantiles, line_kw, fill_between_kw
             See ``plot``.
 
         Returns
         -------
         display : ConvergenceDisplay
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError, ImportError
-            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimators", "matplotlib")
         if hasattr(estimators, "fit") or isinstance(estimators, Mapping):
@@ -268,11 +249,6 @@ class ConvergenceDisplay:
         Returns
         -------
         self : ConvergenceDisplay
-
-        Raises
-        ------
-        TypeError, ValueError, ImportError
-            See the class.
         """
         check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("xscale", xscale, ("linear", "log"))

@@ -21,38 +21,27 @@ Points = tuple[NDArray[Any], FloatArray]
 X_AXES = ("round", "epoch", "bits")
 # Series of rounds, whose entry for the start, 0, is meaningless.
 _OF_ROUNDS = ("n_active", "safeguarded")
-# Largest number of points at which a mean over runs is drawn.
-_MAX_POINTS = 1000
 
 
 class Curve(NamedTuple):
-    """Values of a run, or their mean over the runs of a group.
-
-    Attributes
-    ----------
-    label : str or None
-    x : ndarray of shape (n_points,)
-    values : ndarray of shape (n_points, n_components)
-    band : ndarray of shape (2, n_points, n_components), or None
-        Its lower and upper edge; None for a single run.
-    """
+    """Values of a run, or their mean over the runs of a group, at n positions."""
 
     label: str | None
     x: FloatArray
-    values: FloatArray
-    band: FloatArray | None
+    values: FloatArray  # of shape (n, n_components)
+    band: FloatArray | None  # lower and upper edge, of shape (2, n, n_components)
 
 
 def check_histories(histories: Any) -> list[History]:
-    """One or several histories as a list; raise if something else is given."""
+    """One or several histories as a list."""
     histories = [histories] if hasattr(histories, "keys") else as_list(histories)
     if not histories:
         raise ValueError("Expected the history of at least one run, got none. Give history_.")
     for history in histories:
         if not hasattr(history, "keys"):
             raise TypeError(
-                "Expected histories to be dictionaries, the history_ of a fit or several of "
-                f"them, got {type(history).__name__}. For estimators use from_estimators."
+                "Expected histories to be the history_ of a fit or several of them, got "
+                f"{type(history).__name__}. For estimators use from_estimators."
             )
     return histories
 
@@ -97,10 +86,7 @@ def _column(x: XAxis) -> str:
 
 
 def evaluated(history: History, x: XAxis, y: str, *, log_x: bool = False) -> Points:
-    """Nondecreasing positions at which a series was evaluated, and its values.
-
-    Values have shape (n_points, n_components). A logarithmic x axis omits position 0.
-    """
+    """Positions at which a series was evaluated (but 0 on a logarithmic axis), and its values."""
     at, values = np.asarray(history[_column(x)]), np.asarray(history[y], dtype=np.float64)
     if x == "bits":
         at = np.cumsum(at, dtype=np.float64)
@@ -143,13 +129,12 @@ def mean_curve(
 
 def _check_runs(runs: list[Points], label: str | None, y: str) -> None:
     """Raise unless every run was evaluated and has the same number of components."""
-    of_label = "" if label is None else f" of {label!r}"
+    of_label = _of(label)
     n_components = [values.shape[1] for _, values in runs]
     if not all(len(at) for at, _ in runs):
         raise ValueError(
-            f"Expected values of {y!r} to draw, got none{of_label}: it was never evaluated, or "
-            "only at a position of 0 on a logarithmic x axis. Fit with eval_every='auto' for at "
-            "least one round."
+            f"Expected values of {y!r} to draw, got none{of_label}: it was never evaluated. Fit "
+            "with eval_every='auto'."
         )
     if len(set(n_components)) > 1:
         raise ValueError(
@@ -158,25 +143,25 @@ def _check_runs(runs: list[Points], label: str | None, y: str) -> None:
         )
 
 
+def _of(label: str | None) -> str:
+    return "" if label is None else f" of {label!r}"
+
+
 def _by_final_size(at: NDArray[Any], values: FloatArray) -> Points:
     return at, values[:, np.argsort(-values[-1], kind="stable")]
 
 
 def _common_grid(runs: list[Points], label: str | None, x: XAxis) -> NDArray[Any]:
-    """Increasing positions, at most _MAX_POINTS, in the range common to all runs."""
+    """All positions in the range common to all runs."""
     first = max(at[0] for at, _ in runs)
     last = min(at[-1] for at, _ in runs)
     if first > last:
-        of_label = "" if label is None else f" of {label!r}"
         raise ValueError(
-            f"Expected runs of one group to overlap along {x!r}, got some{of_label} that end at "
+            f"Expected runs of one group to overlap along {x!r}, got some{_of(label)} that end at "
             f"{last:.4g} and some that begin at {first:.4g}. Give them different labels."
         )
     grid = np.unique(np.concatenate([at for at, _ in runs]))
-    grid = grid[(first <= grid) & (grid <= last)]
-    if len(grid) > _MAX_POINTS:
-        grid = grid[np.linspace(0, len(grid) - 1, _MAX_POINTS).round().astype(int)]
-    return grid
+    return grid[(first <= grid) & (grid <= last)]
 
 
 def _interpolate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", ":", "-.")
 _WIDTH = 6.4  # inches, matplotlib's default
-# Of a legend as wide as the axes of a new figure; besides its label, an entry needs room for a
-# handle and a gap.
-_LEGEND_CHARACTERS = 72
-_HANDLE_CHARACTERS = 7
-_ROW_HEIGHT = 0.2  # inches, of a legend
+# Of the labels in a row of a legend, each with room for its handle.
+_LEGEND_CHARACTERS, _HANDLE_CHARACTERS = 84, 7
 
 
 def last_step(estimator: Any, X: Any = None) -> tuple[Any, Any]:
@@ -96,37 +92,21 @@ def with_options(
     return style | normalize_kwargs(options or {}, artist)
 
 
-def with_markers(style: dict[str, Any], values: FloatArray, few: int = 0) -> dict[str, Any]:
-    """Style of a line through values, with markers unless it has some.
-
-    They are at all known values if these are at most ``few``, otherwise only at those between NaNs,
-    which no line would show.
-    """
-    if "marker" in style:
-        return style
-    known = np.isfinite(values)
-    if known.sum() <= few:
-        return {"marker": "."} | style
-    beside = np.append(known[1:], False) | np.append(False, known[:-1])
-    isolated = np.flatnonzero(known & ~beside).tolist()
-    return {"marker": ".", "markevery": isolated} | style if isolated else style
+def with_markers(style: dict[str, Any], values: FloatArray, few: int) -> dict[str, Any]:
+    """Style of a line through values, with markers at them unless there are more than ``few``."""
+    return {"marker": "."} | style if np.isfinite(values).sum() <= few else style
 
 
 def draw_legend(axis: Axes, *, above: bool) -> None:
-    """Draw a legend above the axes of a new figure, which grows by its rows, or inside the axes."""
-    labels = axis.get_legend_handles_labels()[1]
+    """Draw a legend above the axes of a new figure, or inside the axes of the user."""
     if not above:
         axis.legend(loc="best", fontsize="small").set_in_layout(False)
         return
-    widths = [len(label) + _HANDLE_CHARACTERS for label in labels]
-    ncols = max(1, _LEGEND_CHARACTERS // max(widths))
-    if sum(widths) <= _LEGEND_CHARACTERS:
-        ncols = len(labels)
+    longest = max(map(len, axis.get_legend_handles_labels()[1]))
+    ncols = max(1, _LEGEND_CHARACTERS // (longest + _HANDLE_CHARACTERS))
     axis.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.04), ncols=ncols, frameon=False, handlelength=1.5
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=ncols, frameon=False, fontsize="small"
     )
-    figure, n_rows = axis.figure.figure, ceil(len(labels) / ncols)
-    figure.set_figheight(figure.get_figheight() + _ROW_HEIGHT * (n_rows - 1))
 
 
 def ax_and_figure(axes: list[Axes]) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -74,21 +74,14 @@ def add_colorbar(
     image: QuadMesh, axes: list[Axes], family: FamilyName, *, is_log: bool
 ) -> Colorbar:
     """Colour bar of all maps."""
-    figure, label = axes[0].figure, _QUANTITIES[family]
-    if not is_log:
-        return figure.colorbar(image, ax=axes, aspect=30, pad=0.02, label=label)
-    # For small counts, powers of ten alone would give only two or three ticks.
-    _, highest = image.get_clim()
-    steps = (1, 2, 5) if highest < 100 else (1,)
-    ticks = np.outer(10.0 ** np.arange(17), steps).ravel()
-    bar = figure.colorbar(
-        image,
-        ax=axes,
-        aspect=30,
-        pad=0.02,
-        label=f"{label}, log(1 + x) scale",
-        ticks=[0, *ticks[ticks <= highest]],
-        format="{x:,.0f}",
-    )
+    options: dict[str, Any] = {"label": _QUANTITIES[family]}
+    if is_log:
+        # For small counts, powers of ten alone would give only two or three ticks.
+        _, highest = image.get_clim()
+        steps = (1, 2, 5) if highest < 100 else (1,)
+        ticks = np.outer(10.0 ** np.arange(17), steps).ravel()
+        options["label"] += ", log(1 + x) scale"
+        options |= {"ticks": [0, *ticks[ticks <= highest]], "format": "{x:,.0f}"}
+    bar = axes[0].figure.colorbar(image, ax=axes, aspect=30, pad=0.02, **options)
     bar.minorticks_off()
     return bar

@@ -45,8 +45,7 @@ class ImputationDisplay:
     rows (sites) for each column (month): the national total, as if every site had been visited. The
     effort, which is the share of observed cells, is drawn below it. The *heat map* shows the
     observed cells and the fitted means, in the same colours. If rows are grouped into bands,
-    observed values are means over the observed rows of a band, but fitted values are means over all
-    its rows: even if the fit is perfect, the two differ unless all rows were observed.
+    observed values are means over the observed rows of a band, fitted values over all its rows.
 
     Read more in :doc:`/plots`.
 
@@ -88,9 +87,8 @@ class ImputationDisplay:
     Raises
     ------
     TypeError, ValueError
-        If arrays have wrong shapes, if sums or fitted means are not finite, if X has another shape
-        or other names than the data of the fit, if an argument is out of range, or if there are
-        negative values on a logarithmic scale.
+        If arrays have wrong shapes or are not finite, if X is not like the data of the fit, if an
+        argument is out of range, or if there are negative values on a logarithmic scale.
     NotFittedError
         If the imputer is not fitted.
     ImportError
@@ -194,19 +192,13 @@ class ImputationDisplay:
         column_labels : array-like of shape (n_columns,), default=None
             Dates, numbers or names of the columns. None: the column names of X or, if it has none,
             those of the fit. Text like 1995-01 is read as a date, and so are integers if all of
-            them look like 199501. In a Pipeline, the steps before the imputer lose column names,
-            unless these are strings and ``set_output(transform="pandas")`` was used.
+            them look like 199501.
         window, yscale, color_scale, row_name, column_name, ax, line_kw
             See ``plot``.
 
         Returns
         -------
         display : ImputationDisplay
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError, ImportError
-            See the class.
         """
         check_installed(f"{cls.__name__}.from_estimator", "matplotlib")
         imputer, X = last_step(imputer, X)
@@ -259,8 +251,7 @@ class ImputationDisplay:
             What to draw, see the class.
         window : int, default=None
             For the trend: number of columns in a moving mean that is drawn on top; with months, 12
-            removes the season. The moving mean ends half a window before both ends, and before gaps
-            in otherwise regular columns, such as missing months or years.
+            removes the season. It ends half a window before both ends and before missing months.
         yscale : {"linear", "log"}, default="linear"
             For the trend: scale of the y axis.
         color_scale : {"auto", "linear", "log"}, default="auto"
@@ -277,11 +268,6 @@ class ImputationDisplay:
         Returns
         -------
         self : ImputationDisplay
-
-        Raises
-        ------
-        TypeError, ValueError, ImportError
-            See the class.
         """
         check_installed(f"{type(self).__name__}.plot", "matplotlib")
         check_choice("kind", kind, _KINDS)
@@ -343,7 +329,7 @@ class ImputationDisplay:
         )
         # Not for measurements: if they are far from 0, their sum mainly reflects their number.
         if total is not None and self.family != "gaussian":
-            draw_observed_total(axes[0], positions, total, trend.max(), row_name)
+            draw_observed_total(axes[0], positions, total, row_name)
         if len(unobserved):
             mark_unobserved(axes[0], positions[unobserved], trend[unobserved])
         format_trend(axes[0], self.family, yscale, row_name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from ._curves import Curve
@@ -31,11 +30,9 @@ _LABELS = {
     "weights": "weights π",
 }
 _INTEGERS = ("round", "n_active", "safeguarded")
-_LABEL_LENGTH = 32  # characters, beside one of several panels
 # Up to this number of points, markers show where a series was evaluated.
 _FEW_POINTS = 30
-_MAX_LEGEND_ROWS = 10
-_MAX_LEGEND_ENTRIES = 24
+_MAX_LEGEND_ENTRIES = 12
 
 
 def draw_curves(
@@ -77,33 +74,23 @@ def _labels(curve: Curve) -> list[str | None]:
 
 
 def draw_component_legend(axis: Axes, name: str) -> None:
-    """Draw a legend of the components, of many an even selection; beside the axes if possible."""
+    """Draw a legend of the components, of many an even selection, beside new axes."""
     handles, labels = axis.get_legend_handles_labels()
     step = ceil(len(labels) / _MAX_LEGEND_ENTRIES)
     place: dict[str, Any] = {"loc": "best"}
     if axis.figure.get_layout_engine() is not None:  # it makes room
-        place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
-    axis.legend(
-        handles[::step],
-        labels[::step],
-        title="factor" if name == "singular_values" else "component",
-        ncols=ceil(len(labels) / (step * _MAX_LEGEND_ROWS)),
-        frameon=False,
-        **place,
-    )
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+    title = "factor" if name == "singular_values" else "component"
+    axis.legend(handles[::step], labels[::step], title=title, frameon=False, **place)
 
 
 def format_axis(line: Axis, name: str, scale: str) -> None:
     """Label and ticks of an axis with a series or the quantity ``x``."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, ScalarFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    label = _LABELS.get(name, name.replace("_", " "))
-    line.set_label_text(fill(label, _LABEL_LENGTH))
-    if scale == "linear" and name in _INTEGERS:
-        line.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
-    low, high = line.get_view_interval()
-    if name.endswith("bits") and (scale == "linear" or high < 10 * low):  # less than a decade
-        line.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
-        is_narrow = high - low <= 1e-3 * high  # to the six digits that EngFormatter writes
-        line.set_major_formatter(ScalarFormatter() if is_narrow else EngFormatter())
-        line.set_minor_locator(NullLocator())
+    line.set_label_text(_LABELS.get(name, name.replace("_", " ")))
+    is_bits = name.endswith("bits")
+    if scale == "linear" and (is_bits or name in _INTEGERS):
+        line.set_major_locator(MaxNLocator(5 if is_bits else "auto", integer=True, min_n_ticks=1))
+        if is_bits:
+            line.set_major_formatter(EngFormatter())

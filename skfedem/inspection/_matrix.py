@@ -23,10 +23,7 @@ _BLOCK = 2**21
 
 
 class Observed(NamedTuple):
-    """Distinct observed cells of all clients, in row-major order.
-
-    ``values`` are the means over all observations of each cell.
-    """
+    """Distinct observed cells of all clients, and the means over all observations of each."""
 
     rows: IntArray
     columns: IntArray
@@ -34,10 +31,7 @@ class Observed(NamedTuple):
 
 
 def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
-    """Cells that at least one client observed.
-
-    Raise if they are not the data that the imputer was fitted to.
-    """
+    """Cells that at least one client observed; raise if they are not the data of the fit."""
     shape = imputer._shape
     rows: RowsName = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = read_cells(

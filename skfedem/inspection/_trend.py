@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from numbers import Integral
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,9 +24,6 @@ _TOTALS = {
 }
 # Up to this number of columns, each has a marker.
 _FEW_COLUMNS = 36
-# Sums over observed cells are drawn if their maximum exceeds this share of the trend's maximum:
-# smaller ones would coincide with the axis.
-_VISIBLE = 0.05
 
 
 def check_window(window: int, positions: FloatArray) -> None:
@@ -45,9 +41,7 @@ def moving_mean(values: FloatArray, window: int) -> FloatArray:
 
     If the window is even, the values at both of its ends have half weight, which centres it.
     """
-    weights = np.ones(window)
-    if window % 2 == 0:
-        weights = np.r_[0.5, np.ones(window - 1), 0.5]
+    weights = np.ones(window) if window % 2 else np.r_[0.5, np.ones(window - 1), 0.5]
     smooth = np.full(len(values), np.nan)
     margin = len(weights) // 2
     if len(values) >= len(weights):
@@ -75,22 +69,21 @@ def draw_trend(
     at, total = with_gaps(positions, trend)
     lines = axis.plot(at, total, **with_markers(style, total, _FEW_COLUMNS))
     if window:
-        style = {"color": lines[0].get_color(), "linestyle": "-", "linewidth": 2.5}
-        style |= {"label": f"mean over {window} {unit}", "markersize": 10}
+        style = {"color": lines[0].get_color(), "linewidth": 2.5}
+        style["label"] = f"mean over {window} {unit}"
         # No mean across gaps, whose sides belong to different times.
         runs = [moving_mean(trend[run], window) for run in runs_between_gaps(positions)]
         _, smooth = with_gaps(positions, np.concatenate(runs))
-        lines += axis.plot(at, smooth, **with_markers(style, smooth))
+        lines += axis.plot(at, smooth, **with_markers(style, smooth, 1))
     return lines
 
 
 def draw_observed_total(
-    axis: Axes, positions: FloatArray, total: FloatArray, largest: float, row_name: str
+    axis: Axes, positions: FloatArray, total: FloatArray, row_name: str
 ) -> None:
-    """Draw sums over observed cells, unless they are small beside the largest of the trend."""
-    if np.nanmax(total) > _VISIBLE * largest:
-        style: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 4, "color": "0.55"}
-        axis.plot(positions, total, label=f"observed {row_name} alone", **style)
+    """Draw sums over observed cells."""
+    style: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 4, "color": "0.55"}
+    axis.plot(positions, total, label=f"observed {row_name} alone", **style)
 
 
 def mark_unobserved(axis: Axes, positions: FloatArray, trend: FloatArray) -> None:
@@ -106,8 +99,7 @@ def format_trend(
     axis.set_yscale(yscale)
     if yscale == "linear":
         if family != "gaussian":
-            # Zero is added to the data limits instead of fixing them, so that later artists stay in
-            # view.
+            # Added to the data limits, not fixed, so that later artists stay in view.
             axis.update_datalim([(0, 0)], updatex=False)
             axis.lines[-1].sticky_edges.y.append(0)
             axis.set_ylim(bottom=0, auto=None)
@@ -130,6 +122,6 @@ def draw_effort(
     )
     axis.set_ylim(0, min(1.0, 1.15 * share.max()))
     axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
-    axis.set_ylabel(f"observed\n{fill(row_name, 16)}")
+    axis.set_ylabel(f"observed\n{row_name}")
     axis.grid(alpha=0.3)
     return effort

@@ -50,14 +50,6 @@ def test_runs_with_one_common_position_have_a_mean_there():
     assert (curve.x.tolist(), curve.values.tolist()) == ([2], [[2]])
 
 
-def test_long_runs_are_drawn_to_their_end_at_few_points():
-    generator = np.random.default_rng(0)
-    at = [np.append(np.sort(generator.random(3000)), 1.0) for _ in range(3)]
-    curve = curve_of([made_history(x, 2 * x) for x in at])
-    assert (len(curve.x), curve.x[-1]) == (1000, 1)
-    assert_allclose(curve.values[:, 0], 2 * curve.x, **ROUNDING)
-
-
 def test_a_run_that_reaches_zero_is_interpolated_without_logarithms():
     histories = [made_history([0, 2], [4, 0.0]), made_history([0, 1, 2], [1, 1, 1.0])]
     curve = curve_of(histories, log_y=True)

@@ -37,11 +37,10 @@ def assert_legible(figure):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("x", ["round", "epoch", "bits"])
-def test_convergence_of_groups_is_legible(pyplot, mixtures, x):
+def test_convergence_of_groups_is_legible(pyplot, mixtures):
     labels = ["participation 0.5, ω = 1", "participation 1.0, ω = 1", "all"]
     y = ["log_likelihood", "mean_field_sq_norm", "weights"]
-    figure = ConvergenceDisplay.from_estimators(mixtures, labels=labels, x=x, y=y).figure_
+    figure = ConvergenceDisplay.from_estimators(mixtures, labels=labels, x="bits", y=y).figure_
     assert_legible(figure)
     for axis in figure.axes:
         assert axis.get_position().width >= 0.7
@@ -49,33 +48,26 @@ def test_convergence_of_groups_is_legible(pyplot, mixtures, x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_labels", [2, 9])
-def test_legends_above_the_axes_leave_them_their_size(pyplot, n_labels):
-    labels = [f"a setting of this length {k}" for k in range(n_labels)]
-    display = ConvergenceDisplay(
-        [made_history(range(9), range(9))] * n_labels, y="loss", labels=labels
-    )
+def test_legends_above_the_axes_leave_them_their_width(pyplot):
+    labels = [f"a setting of this length {k}" for k in range(9)]
+    display = ConvergenceDisplay([made_history(range(9), range(9))] * 9, y="loss", labels=labels)
     axis = display.plot().ax_
     assert_legible(axis.figure)
     assert axis.get_position().width >= 0.7
-    assert axis.get_position().height * axis.figure.get_figheight() >= 1.9
-    assert len(axis.get_legend().get_texts()) == n_labels
+    assert len(axis.get_legend().get_texts()) == 9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_components", "width"), [(3, 0.7), (60, 0.55)])
-def test_legends_of_components_leave_the_axes_their_size(pyplot, n_components, width):
-    weights = np.full((9, n_components), 0.1)
+def test_legends_of_components_leave_the_axes_their_size(pyplot):
+    weights = np.full((9, 60), 0.1)
     history = made_history(range(9), range(9), weights=weights)
     display = ConvergenceDisplay(history, y=["loss", "weights"]).plot()
     assert_legible(display.figure_)
-    assert display.ax_[1].get_position().width > width
+    assert display.ax_[1].get_position().width > 0.7
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bits", [[1000, 50, 60, 50], [10**9, 5000, 5000, 5000], [0, 1], [10, 10**7]]
-)
+@pytest.mark.parametrize("bits", [[1000, 50, 60, 50], [10, 10**7]])
 @pytest.mark.parametrize("xscale", ["linear", "log"])
 def test_labels_of_bits_differ(pyplot, bits, xscale):
     history = made_history(range(len(bits)), range(len(bits)), uplink_bits=np.array(bits))
@@ -108,9 +100,8 @@ def test_a_trend_is_legible(pyplot, imputer, window):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_rows", [40, 400])
 @pytest.mark.parametrize(
-    "labels", [MONTHS, np.arange(240), [f"Haematopus {k}" for k in range(240)]]
+    ("n_rows", "labels"), [(400, MONTHS), (40, [f"Haematopus {k}" for k in range(240)])]
 )
 def test_heat_maps_are_legible(pyplot, n_rows, labels):
     values = np.random.default_rng(0).poisson(30_000, (n_rows, 240)).astype(float)
@@ -127,13 +118,12 @@ def test_heat_maps_are_legible(pyplot, n_rows, labels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_months", [2, 23, 25, 400])
-@pytest.mark.parametrize("kind", ["trend", "heatmap"])
-def test_small_axes_have_ticks_for_any_span_of_dates(pyplot, kind, n_months):
+def test_small_axes_have_ticks_for_any_span_of_dates(pyplot, n_months):
     months = (np.datetime64("2000-01") + np.arange(n_months)).astype("M8[D]")
     values = np.ones((3, n_months))
     display = ImputationDisplay(trend=values[0], fitted=values, n_rows=3, column_labels=months)
     figure, axis = pyplot.subplots(figsize=(1.8, 2), layout="constrained")
-    display.plot(kind=kind, ax=axis)  # matplotlib warns if it finds no ticks
+    display.plot(ax=axis)  # matplotlib warns if it finds no ticks
     figure.draw_without_rendering()
     assert any(label.get_text() for label in axis.get_xticklabels())
 
