@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, Literal, Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
-from ._data.features import store
-from ._federation import Federation, weights_of_clients
-from ._mixed_effects.design import design_of
 from ._mixed_effects.fitted import FittedMixedEffects
-from ._mixed_effects.outcome import fitted_after, so_far_fitted, warn_of_fit
-from ._mixed_effects.records import ClientRecords, read_clients
-from ._mixed_effects.report import sums_of_sites
-from ._mixed_effects.start import model_of, start_of
-from ._parallel import Workers
-from ._parameters import check_minibatches, check_number, in_python_numbers
-from ._random import seeds_of_runs
+from ._mixed_effects.run import fit_population
 from ._typing import (
     ClientWeights,
     CompressorName,
     ControlInit,
     FilePath,
-    FloatArray,
     Participation,
     Seed,
     SolverName,
     StepSize,
 )
-from .clients.local import LocalClients
 from .compression import Compressor
 from .models.mixed_effects.conditional import Structure
-from .models.mixed_effects.subjects import pack
-from .solvers._fit_task import FitTask
-from .solvers._from_parameters import check_federated_parameters, federated_problem, run_solver
-from .solvers._resume import check_checkpoint_parameters, seed_of
-
-# A product rule of more dimensions has too many nodes.
-_MOST_DIMENSIONS = 4
 
 
 class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
@@ -55,8 +35,8 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
 
     In each round, the sites send compressed expectations of their sufficient statistics, and the
     server performs the M-step, as FedEM and VR-FedEM of [1]_ do; this is Algorithm 2 of [2]_ with
-    an E-step by quadrature and with control variates. What a subject was given and when, its
-    responses, its parameters and its residuals stay at the site.
+    control variates, and with an E-step by quadrature or by Markov chains. What a subject was given
+    and when, its responses, its parameters and its residuals stay at the site.
 
     The sites are simulated on this machine: their messages are computed and counted, not sent.
     Statistics are not private: those of a single subject reveal its parameters.
@@ -91,9 +71,21 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         Column of the responses. Rows without one are left out of the fit.
     regressors : sequence of str, default=("time", "dose")
         Columns of the regressors.
+    e_step : {"quadrature", "mcmc"}, default="quadrature"
+        How conditional expectations are computed: by adaptive quadrature, for at most four
+        parameters, or by Markov chains [3]_, for any number. Chains take part with all subjects of
+        a site, by FedEM: with stochastic approximation, this is SAEM.
     n_nodes : int, default=5
-        Number of quadrature nodes for each parameter; at most four parameters are possible. 7 is
-        more accurate; with 3, the likelihood may decrease.
+        Number of quadrature nodes for each parameter. 7 is more accurate; with 3, the likelihood
+        may decrease.
+    n_chains : int or "auto", default="auto"
+        Number of Markov chains of each subject; "auto" is 50 divided by the number of subjects,
+        rounded up.
+    n_exploratory, n_smoothing : int, default=300
+        Numbers of rounds with chains: those with a constant step, in whose first half variances
+        fall by at most 3 % a round, and those with decreasing steps.
+    smoothing_exponent : float in (0.5, 1], default=0.7
+        Steps of the smoothing rounds decrease as their number to the power minus this.
     solver : {"fedem", "vr_fedem"}, default="fedem"
         Algorithm to use: FedEM or VR-FedEM, Algorithms 1 and 2 of [1]_. Without ``batch_size``,
         both give the same fit.
@@ -101,14 +93,16 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         Step size γ of the update ``statistics += step_size * field``. A callable maps the round
         number, counted from 1, to γ. "auto" is 1 if rounds are exact (``omega=0``,
         ``participation=1`` and all rows); otherwise it follows the rule in :doc:`/step_sizes`: γ
-        decreases with FedEM's minibatches, and is cut if rounds turn out too noisy.
+        decreases with FedEM's minibatches, and is cut if rounds turn out too noisy. With chains,
+        it is 0 in five rounds, then p / (1 + ω) until it decreases.
     control_step : float in [0, 1], or "auto", default="auto"
         Step size α of the control variates. "auto" is 1 / (1 + ω), where ω is the operator's actual
         variance for messages of this length. Much larger steps diverge. 0 with
         ``control_init="zeros"`` is naive FedEM, without control variates.
     control_init : {"field", "zeros"}, default="field"
         Initial control variates: each client's field h_i(Ŝ_0), at the cost of a pass over all rows
-        and an uncompressed message per client; or zeros. Exact rounds with α = 1 need neither.
+        and an uncompressed message per client; or zeros, which is what chains always begin with.
+        Exact rounds with α = 1 need neither.
     batch_size : int, default=None
         Minibatch size b: the number of subjects that an active client reads in a round; None for
         all of them.
@@ -131,20 +125,21 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
     client_weights : {"n_samples", "uniform"}, default="n_samples"
         Weight w_i of a client: its share of all subjects, so that the objective is the
         pooled likelihood, or the same weight for every client.
-    max_iter : int or None, default=300
-        Maximum number of rounds. 0 returns the initial parameters; None sets no limit and requires
-        ``max_epochs``.
+    max_iter : int or None, default=None
+        Maximum number of rounds. None is 300, or ``n_exploratory + n_smoothing`` with chains; with
+        ``max_epochs`` it sets no limit. 0 returns the initial parameters.
     max_epochs : float, default=None
         Maximum number of epochs: the fit stops after the round that completes them. An epoch is as
         many evaluations of a subject's conditional expectation as there are subjects.
     tol : float, default=1e-5
         Tolerance for convergence, in nats per subject. Exact rounds stop when the log-likelihood
         changes by less than ``tol`` times γ; random rounds stop after three windows of rounds
-        without progress, see the user guide. 0 runs all rounds.
+        without progress, see the user guide. 0 runs all rounds, and so do chains.
     eval_every : int, "auto" or None, default="auto"
         Number of rounds between evaluations of the log-likelihood and the mean field over all
-        subjects, for ``history_``; "auto" evaluates once per epoch, None never. Exact rounds yield
-        both every time. Evaluations are not counted in bits or epochs.
+        subjects, for ``history_``; "auto" evaluates once per epoch, or never with chains, like
+        None. Exact rounds yield both every time. Evaluations are by quadrature, and not counted in
+        bits or epochs.
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results, up to rounding also on other machines. Reordering the
         clients has the same effect as changing the seed.
@@ -177,7 +172,10 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         ``beta_CL_weight`` for the coefficient of a covariate, ``omega2_CL`` for a variance,
         ``cov_V_CL`` for a covariance, and ``residual_a``.
     log_likelihood_ : float
-        Log-likelihood of all subjects in nats, by quadrature.
+        Log-likelihood of all subjects in nats: by quadrature with at most four parameters, else by
+        importance sampling.
+    log_likelihood_error_ : float
+        Standard error of ``log_likelihood_`` due to sampling; 0 by quadrature.
     shrinkage_ : dict of float
         ``1 - Var(η̂) / ω²`` of each random effect, where η̂ are the modes.
     history_ : dict of ndarray
@@ -187,7 +185,8 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
     n_iter_ : int
         Number of rounds.
     converged_ : bool
-        Whether ``tol`` was reached.
+        Whether ``tol`` was reached; with chains, whether the second half of the smoothing rounds
+        moved the estimates by less than a tenth of their standard errors.
     n_subjects_, n_observations_, n_missing_ : int
         Numbers of subjects, of responses, and of rows that were left out without one.
     n_clients_ : int
@@ -207,6 +206,8 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
     .. [1] A. Dieuleveut, G. Fort, E. Moulines and G. Robin, "Federated Expectation Maximization
        with heterogeneity mitigation and variance reduction", NeurIPS 2021.
     .. [2] "Federated Stochastic Approximation of the EM Algorithm", submitted to NeurIPS 2020.
+    .. [3] E. Kuhn and M. Lavielle, "Maximum likelihood estimation in nonlinear mixed effects
+       models", Computational Statistics & Data Analysis 49, 2005.
 
     Examples
     --------
@@ -224,21 +225,6 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
     {'ka': 1.58, 'V': 31.62, 'CL': 2.75}
     """
 
-    population_parameters_: dict[str, float]
-    coef_: FloatArray
-    random_effects_cov_: FloatArray
-    residual_: dict[str, float]
-    log_likelihood_: float
-    history_: dict[str, NDArray[Any]]
-    n_iter_: int
-    converged_: bool
-    n_subjects_: int
-    n_observations_: int
-    n_missing_: int
-    n_clients_: int
-    client_ids_: NDArray[Any]
-    client_drift_: FloatArray
-
     __metadata_request__fit = {"clients": True}
 
     def __init__(
@@ -253,7 +239,12 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         subject: str = "id",
         response: str = "dv",
         regressors: Sequence[str] = ("time", "dose"),
+        e_step: Literal["quadrature", "mcmc"] = "quadrature",
         n_nodes: int = 5,
+        n_chains: int | Literal["auto"] = "auto",
+        n_exploratory: int = 300,
+        n_smoothing: int = 300,
+        smoothing_exponent: float = 0.7,
         solver: SolverName = "fedem",
         step_size: StepSize = "auto",
         control_step: float | Literal["auto"] = "auto",
@@ -265,7 +256,7 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         omega: float = 0.0,
         participation: Participation = 1.0,
         client_weights: ClientWeights = "n_samples",
-        max_iter: int | None = 300,
+        max_iter: int | None = None,
         max_epochs: float | None = None,
         tol: float = 1e-5,
         eval_every: int | Literal["auto"] | None = "auto",
@@ -284,7 +275,12 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         self.subject = subject
         self.response = response
         self.regressors = regressors
+        self.e_step = e_step
         self.n_nodes = n_nodes
+        self.n_chains = n_chains
+        self.n_exploratory = n_exploratory
+        self.n_smoothing = n_smoothing
+        self.smoothing_exponent = smoothing_exponent
         self.solver = solver
         self.step_size = step_size
         self.control_step = control_step
@@ -359,48 +355,5 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
             is larger than every client's number of subjects; or if a checkpoint could not be
             written (the fit then continues).
         """
-        self._check_parameters()
-        settings = in_python_numbers(self)
-        design = design_of(settings)
-        data = read_clients(X, clients, design)
-        federation = _federation_of(data, settings.client_weights)
-        check_minibatches(settings, federation.lengths, data.ids, "subjects")
-        (seed,) = seeds_of_runs(self.random_state, 1)
-        task = FitTask(self, X, y, settings.max_iter)
-        model = model_of(design, data, federation, settings.n_nodes)
-        seed = seed_of(settings, seed, resume_from)
-        problem = federated_problem(settings, model, federation.sizes, seed)
-        start = start_of(design, model, data, federation)
-        with Workers(self.n_jobs) as workers:
-            sites = LocalClients(federation, workers)
-            tasks = task.begin_start(
-                lambda run: so_far_fitted(design, data, run.server.parameters, run.n_rounds)
-            )
-            result = run_solver(settings, problem, start, sites, resume_from, tasks)
-            sums = sums_of_sites(model, federation, result.server.parameters, workers)
-            drift = np.sqrt((sites.controls**2).sum(axis=1)) if sites.controls.size else 0.0
-        fitted = fitted_after(design, data, result, sums, np.broadcast_to(drift, len(data.ids)))
-        store(self, {}, **fitted, _n_nodes=settings.n_nodes)
-        task.end()
-        warn_of_fit(settings, problem, result)
+        fit_population(self, X, y, clients, resume_from)
         return self
-
-    def _check_parameters(self) -> None:
-        design = design_of(self)
-        hint = "With 7, the likelihood is more accurate than with 5."
-        check_number("n_nodes", self.n_nodes, kind=Integral, low=1, hint=hint)
-        if len(design.names) > _MOST_DIMENSIONS:
-            raise ValueError(
-                f"Expected at most {_MOST_DIMENSIONS} parameters, got {len(design.names)}: the "
-                "number of quadrature nodes is n_nodes to this power. Fix some in the model."
-            )
-        check_federated_parameters(self)
-        check_checkpoint_parameters(self)
-
-
-def _federation_of(data: ClientRecords, client_weights: ClientWeights) -> Federation:
-    """Subjects of all clients, a row each."""
-    lengths = data.offsets[1:] - data.offsets[:-1]
-    return Federation(
-        pack(data.subjects), data.offsets, weights_of_clients(lengths, client_weights)
-    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,50 +15,37 @@ from .._data.long_tables import as_table, columns_of, is_long_table
 from .._parameters import check_choice, check_counts
 from .._random import random_numbers
 from .._typing import ByClient, FloatArray, Seed
-from ..models.mixed_effects.conditional import Population, find_modes, predict
+from ..models.mixed_effects.conditional import find_modes, predict
 from ..models.mixed_effects.information import linearised
-from ..models.mixed_effects.maximization import Constants, Theta
-from ..models.mixed_effects.model import MixedEffectsModel
-from ..models.mixed_effects.quadrature import Conditional, conditional
-from ..models.mixed_effects.subjects import Subjects
+from ..models.mixed_effects.maximization import Theta
 from .design import Design
 from .estimates import names_of, values_of, variability_of
-from .records import Records, packed, read_table
+from .tables import SubjectTable, read_subjects
 
 # Number of predictions that a simulation makes at once.
 _BLOCK = 2**20
 
 
-class _Table(NamedTuple):
-    """Subjects of a table, and the fitted population for them."""
-
-    records: Records
-    subjects: Subjects
-    population: Population
-    model: MixedEffectsModel
-
-    def in_rows(self, values: FloatArray) -> FloatArray:
-        """Values (..., n, N) in the order of the rows of the table, (..., n_rows)."""
-        lengths = self.records.lengths
-        has_row = np.arange(values.shape[-2])[:, None] < lengths
-        result = np.empty((*values.shape[:-2], len(self.records.order)))
-        result[..., self.records.order] = np.swapaxes(values, -1, -2)[..., has_row.T]
-        return result
-
-    def conditional(self) -> Conditional:
-        """Distributions of the subjects' parameters given their measurements."""
-        return conditional(self.population, self.subjects, self.model.n_nodes)
-
-    def on_response(self, predicted: FloatArray) -> FloatArray:
-        """Predictions or responses from their logarithms, if the error has these."""
-        return np.exp(predicted) if self.population.error.is_on_logarithms else predicted
-
-
 class FittedMixedEffects(BaseEstimator):
     """Methods of a fitted population model, which use the attributes that ``fit`` has set."""
 
-    shrinkage_: dict[str, float]
+    population_parameters_: dict[str, float]
+    coef_: FloatArray
+    random_effects_cov_: FloatArray
+    residual_: dict[str, float]
     standard_errors_: dict[str, float]
+    log_likelihood_: float
+    log_likelihood_error_: float
+    shrinkage_: dict[str, float]
+    history_: dict[str, NDArray[Any]]
+    n_iter_: int
+    converged_: bool
+    n_subjects_: int
+    n_observations_: int
+    n_missing_: int
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    client_drift_: FloatArray
     _design: Design
     _theta: Theta
     _n_nodes: int
@@ -90,7 +78,7 @@ class FittedMixedEffects(BaseEstimator):
         check_is_fitted(self)
         check_choice("level", level, ("population", "individual"))
 
-        def answer(table: _Table) -> FloatArray:
+        def answer(table: SubjectTable) -> FloatArray:
             population, subjects = table.population, table.subjects
             z = np.zeros_like(population.means)
             if level == "individual":
@@ -127,21 +115,16 @@ class FittedMixedEffects(BaseEstimator):
         check_is_fitted(self)
         check_choice("kind", kind, ("mode", "mean"))
 
-        def answer(table: _Table) -> Any:
+        def answer(table: SubjectTable) -> Any:
             population = table.population
+            names = population.transforms
             if kind == "mode":
-                phi = population.gaussian(find_modes(population, table.subjects).z)[:, None]
-                weights = np.ones((1, phi.shape[-1]))
+                phi = population.gaussian(find_modes(population, table.subjects).z)
+                pairs = zip(names.values(), phi, strict=True)
+                found = [transform.to_subject(own) for transform, own in pairs]
             else:
-                distribution = table.conditional()
-                phi, weights = (
-                    population.means[:, None] + distribution.effects,
-                    distribution.weights,
-                )
-            values = {
-                name: (weights * transform.to_subject(own)).sum(axis=0)
-                for (name, transform), own in zip(population.transforms.items(), phi, strict=True)
-            }
+                found = table.mean_parameters()
+            values = dict(zip(names, found, strict=True))
             return as_table({self._design.subject: table.records.labels, **values})
 
         return self._by_client(X, answer)
@@ -159,6 +142,7 @@ class FittedMixedEffects(BaseEstimator):
         Returns
         -------
         log_likelihood : float
+            By quadrature, or by importance sampling with more than four parameters.
 
         Raises
         ------
@@ -241,7 +225,7 @@ class FittedMixedEffects(BaseEstimator):
         """
         check_is_fitted(self)
 
-        def answer(table: _Table) -> Any:
+        def answer(table: SubjectTable) -> Any:
             population, subjects = table.population, table.subjects
             model = linearised(population, subjects, find_modes(population, subjects).z)
             factors = np.linalg.cholesky(model.covariance)
@@ -286,7 +270,7 @@ class FittedMixedEffects(BaseEstimator):
         check_counts(n_samples=n_samples)
         rng = random_numbers(random_state)
 
-        def answer(table: _Table) -> FloatArray:
+        def answer(table: SubjectTable) -> FloatArray:
             population, subjects = table.population, table.subjects
             n, n_subjects = subjects.response.shape
             responses = np.empty((n_samples, len(table.records.order)))
@@ -342,7 +326,7 @@ class FittedMixedEffects(BaseEstimator):
             }
         )
 
-    def _by_client(self, X: Any, answer: Callable[[_Table], Any]) -> Any:
+    def _by_client(self, X: Any, answer: Callable[[SubjectTable], Any]) -> Any:
         """Apply a function to the subjects of one table, or of each table of a list."""
 
         def of_table(table: Any) -> Any:
@@ -350,34 +334,16 @@ class FittedMixedEffects(BaseEstimator):
 
         return of_table(X) if is_long_table(X) else each_table(_as_list(X), of_table)
 
-    def _table(self, X: Any) -> _Table:
-        design = self._design
-        records = read_table(columns_of(X), design, "", drop_missing=False)
-        if not len(records.labels):
-            raise ValueError("Expected a table with rows, got none. Give the rows of a subject.")
-        subjects = packed(records, int(records.lengths.max()))
-        model = MixedEffectsModel(
-            structure=design.structure,
-            transforms=design.transforms,
-            error=design.error,
-            layout=design.layout,
-            sent=Constants(np.eye(len(design.mask)), 1.0),
-            center=design.start,
-            regressors=design.regressors,
-            n_observations=len(subjects.response),
-            n_nodes=self._n_nodes,
-        )
-        population = model.population(design.layout.join(*self._theta), subjects)
-        return _Table(records, subjects, population, model)
+    def _table(self, X: Any) -> SubjectTable:
+        return read_subjects(X, self._design, self._theta, self._n_nodes)
 
     def _sum_of_subjects(self, X: Any) -> tuple[float, int]:
         """Total log-likelihood of the subjects with a response, and their number."""
         check_is_fitted(self)
 
-        def answer(table: _Table) -> tuple[float, int]:
+        def answer(table: SubjectTable) -> tuple[float, int]:
             counted = table.subjects.observed.any(axis=0)
-            log_likelihood = table.conditional().log_likelihood[counted]
-            return float(log_likelihood.sum()), int(counted.sum())
+            return float(table.log_likelihoods()[counted].sum()), int(counted.sum())
 
         sums = self._by_client(X, answer)
         pairs = [sums] if is_long_table(X) else sums

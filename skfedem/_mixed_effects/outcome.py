@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
+from .._messages import warn
 from .._typing import FloatArray
+from ..models.mixed_effects.maximization import Theta
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, warn_outcome
 from ..solvers._state import RunState
@@ -15,9 +18,13 @@ from .design import Design
 from .estimates import fitted_of, names_of, shrinkage_of, standard_errors_of, values_of
 from .records import ClientRecords
 from .report import SiteSums
+from .settings import schedule_of
 
 if TYPE_CHECKING:
     from ..mixed_effects import FederatedNonlinearMixedEffects
+
+# Movement of the estimates at the end, in root mean square of standard errors, that is small.
+_SETTLED = 0.1
 
 
 def so_far_fitted(
@@ -37,21 +44,46 @@ def so_far_fitted(
 
 
 def fitted_after(
-    design: Design, data: ClientRecords, run: RunState, sums: SiteSums, drift: FloatArray
+    settings: FederatedNonlinearMixedEffects,
+    design: Design,
+    data: ClientRecords,
+    problem: Problem,
+    run: RunState,
+    sums: SiteSums,
+    drift: FloatArray,
 ) -> dict[str, Any]:
     """Fitted attributes after a run, with what the sites reported."""
     theta = run.server.parameters.theta
     names = names_of(design)
     errors = standard_errors_of(design, theta, sums.information)
+    settled = settings.e_step == "mcmc" and _has_settled(settings, problem, run)
     return {
         **so_far_fitted(design, data, run.server.parameters, run.n_rounds),
-        "converged_": run.converged,
+        "converged_": run.converged or settled,
         "standard_errors_": dict(zip(names, errors.tolist(), strict=True)),
         "log_likelihood_": sums.log_likelihood,
+        "log_likelihood_error_": float(np.sqrt(sums.variance)),
         "shrinkage_": shrinkage_of(design, theta, sums),
         "history_": {**run.history.as_dict(), **_traces(names, design, run.trace)},
         "client_drift_": drift.copy(),
     }
+
+
+def _has_settled(settings: FederatedNonlinearMixedEffects, problem: Problem, run: RunState) -> bool:
+    """Whether chains moved the estimates little in the second half of the smoothing rounds.
+
+    With s' the statistic in the middle and s the last one, ``2 N |Q(s; T(s)) - Q(s; T(s'))|`` is
+    the squared distance of the estimates in standard errors of complete data, over all of them.
+    """
+    model: Any = problem.model
+    schedule, server = schedule_of(settings), run.server
+    if run.n_rounds < schedule.n_rounds or not schedule.n_smoothing:
+        return False
+    then = run.trace[schedule.n_exploratory + schedule.n_smoothing // 2]
+    before = model.parameters(Theta(*model.layout.split(then)))
+    moved = [model.surrogate(server.statistics, own) for own in (server.parameters, before)]
+    squared = 2 * problem.sizes.n_samples * abs(moved[0] - moved[1])
+    return bool(squared < _SETTLED**2 * model.n_statistics)
 
 
 def _traces(names: list[str], design: Design, trace: list[FloatArray]) -> dict[str, FloatArray]:
@@ -60,9 +92,19 @@ def _traces(names: list[str], design: Design, trace: list[FloatArray]) -> dict[s
 
 
 def warn_of_fit(
-    estimator: FederatedNonlinearMixedEffects, problem: Problem, state: RunState
+    settings: FederatedNonlinearMixedEffects, problem: Problem, state: RunState, *, converged: bool
 ) -> None:
     """Give the warnings that apply to a fit with these parameters."""
     wording = Wording("EM iterations", "left the domain of the M-step", ("fewer random effects",))
-    schedule = step_schedule(estimator, problem)
-    warn_outcome(estimator, problem, state, schedule, wording, is_worse=False)
+    schedule = step_schedule(settings, problem)
+    if settings.e_step == "quadrature":
+        warn_outcome(settings, problem, state, schedule, wording, is_worse=False)
+        return
+    warn_outcome(settings, problem, state, schedule, wording, is_worse=True)
+    if not converged and state.stopped_by is None and state.n_rounds:
+        warn(
+            "Not converged: there were fewer rounds than n_exploratory + n_smoothing, or the "
+            "estimates still moved by more than a tenth of a standard error in the second half "
+            "of the smoothing rounds. Increase n_exploratory, or both.",
+            ConvergenceWarning,
+        )

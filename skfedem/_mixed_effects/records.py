@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from .._data.long_tables import Columns, column, columns_of, is_long_table, numb
 from .._data.tables import check_not_empty
 from .._federation import offsets_of
 from .._messages import label_repr
+from .._random import label_keys
 from .._typing import BoolArray, FloatArray, IntArray
 from ..models.mixed_effects.subjects import Subjects
 from .design import Design
@@ -54,6 +54,8 @@ class ClientRecords(NamedTuple):
     ----------
     subjects : Subjects
     offsets : ndarray of int, shape (n_clients + 1,)
+    keys : ndarray of uint64, shape (n_subjects,)
+        Keys of the subjects' labels, which address their random numbers.
     ids : ndarray of shape (n_clients,)
         Labels of the clients.
     n_missing : int
@@ -62,6 +64,7 @@ class ClientRecords(NamedTuple):
 
     subjects: Subjects
     offsets: IntArray
+    keys: NDArray[np.uint64]
     ids: NDArray[Any]
     n_missing: int
 
@@ -69,8 +72,8 @@ class ClientRecords(NamedTuple):
 def read_clients(X: Any, clients: str | ArrayLike | None, design: Design) -> ClientRecords:
     """Measurements of all clients, for a fit.
 
-    Subjects are in the order of the hashes of their labels: the order of the rows in a table does
-    not matter.
+    Subjects are in the order of the keys of their labels: the order of the rows in a table does not
+    matter.
 
     Parameters
     ----------
@@ -89,7 +92,7 @@ def read_clients(X: Any, clients: str | ArrayLike | None, design: Design) -> Cli
         read_table(table, design, place, drop_missing=True)
         for table, place in zip(tables, places, strict=True)
     ]
-    pieces = [_by_hash(piece) for piece in pieces]
+    pieces = [_by_key(piece) for piece in pieces]
     for piece, place in zip(pieces, places, strict=True):
         if not len(piece.labels):
             raise ValueError(
@@ -101,6 +104,7 @@ def read_clients(X: Any, clients: str | ArrayLike | None, design: Design) -> Cli
     return ClientRecords(
         subjects=joined([packed(piece, n) for piece in pieces]),
         offsets=offsets_of([len(piece.labels) for piece in pieces]),
+        keys=np.concatenate([label_keys(piece.labels) for piece in pieces]),
         ids=ids,
         n_missing=sum(piece.n_missing for piece in pieces),
     )
@@ -225,9 +229,9 @@ def _by_subject(labels: NDArray[Any]) -> tuple[NDArray[Any], IntArray, IntArray]
     return labels[firsts], order, lengths
 
 
-def _by_hash(records: Records) -> Records:
-    """Records with the subjects in the order of the hashes of their labels."""
-    order = np.argsort(hashes_of(records.labels))
+def _by_key(records: Records) -> Records:
+    """Records with the subjects in the order of the keys of their labels."""
+    order = np.argsort(label_keys(records.labels))
     starts = np.cumsum(records.lengths) - records.lengths
     runs = [np.arange(starts[i], starts[i] + records.lengths[i]) for i in order.tolist()]
     rows = np.concatenate([*runs, np.arange(0)]).astype(np.intp)
@@ -239,19 +243,6 @@ def _by_hash(records: Records) -> Records:
         regressors={name: values[rows] for name, values in records.regressors.items()},
         covariates=records.covariates[:, order],
     )
-
-
-def hashes_of(labels: NDArray[Any]) -> IntArray:
-    """48 bits for each label: 3 and 3.0 are one label, and so is the label of any table."""
-    digests = [
-        hashlib.blake2b(_text(label).encode(), digest_size=6).digest() for label in labels.tolist()
-    ]
-    return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64)
-
-
-def _text(label: Any) -> str:
-    is_whole = isinstance(label, float) and label.is_integer()
-    return str(int(label)) if is_whole else str(label)
 
 
 def _refuse_shared_subjects(pieces: list[Records], places: list[str]) -> None:

@@ -15,6 +15,7 @@ from ..models.mixed_effects.subjects import Subjects
 from ..models.mixed_effects.transforms import IDENTITY
 from .design import Design
 from .records import ClientRecords
+from .settings import MOST_DIMENSIONS
 
 # Smallest condition number of the covariates' moments that is refused as a dependence.
 _DEPENDENT = 1e12
@@ -23,7 +24,7 @@ _RELATIVE = 0.3
 
 
 def model_of(
-    design: Design, data: ClientRecords, federation: Federation, n_nodes: int
+    design: Design, data: ClientRecords, federation: Federation, n_nodes: int, n_chains: int
 ) -> MixedEffectsModel:
     """Model with what clients send once: mean of x xᵀ, and mean number of observations."""
     subjects = data.subjects
@@ -41,6 +42,8 @@ def model_of(
         regressors=design.regressors,
         n_observations=len(subjects.response),
         n_nodes=n_nodes,
+        n_chains=n_chains,
+        criterion="log_likelihood" if len(design.names) <= MOST_DIMENSIONS else "",
     )
 
 

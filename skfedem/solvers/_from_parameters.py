@@ -118,9 +118,13 @@ def _check_compressor(compressor: object, omega: float) -> None:
 
 
 def federated_problem(
-    estimator: FederatedEstimator, model: Model, sizes: ClientSizes, seed: int
+    estimator: FederatedEstimator,
+    model: Model,
+    sizes: ClientSizes,
+    seed: int,
+    solver: Solver | None = None,
 ) -> Problem:
-    """Task and problem for the solvers, from an estimator's parameters.
+    """Task and problem, from an estimator's parameters, for its solver or the given one.
 
     Warns
     -----
@@ -137,7 +141,7 @@ def federated_problem(
             "operator by a string so that its level follows omega.",
             UserWarning,
         )
-    solver, control_step = SOLVERS[estimator.solver], estimator.control_step
+    solver, control_step = solver or SOLVERS[estimator.solver], estimator.control_step
     if is_auto(control_step):
         control_step = 1 / (1 + omega)
     task = Task(
@@ -158,6 +162,7 @@ def federated_problem(
         participation=estimator.participation,
         persistent_noise=is_random or (reads_batches and not solver.variance_reduced),
         random_estimates=is_random,
+        solver=solver,
     )
     if problem.persistent_noise or not reads_batches:
         return problem
@@ -197,7 +202,8 @@ def step_schedule(estimator: FederatedEstimator, problem: Problem) -> Schedule:
     """Schedule of γ, in (0, 1]."""
     step_size = estimator.step_size
     if is_auto(step_size):
-        return automatic_step_size(problem)
+        own = problem.solver and problem.solver.schedule
+        return own(problem) if own else automatic_step_size(problem)
     if not callable(step_size):
         return lambda round_number: step_size
 
@@ -218,7 +224,7 @@ def run_solver(
     resume_from: FilePath | None,
     tasks: FitTask | None,
 ) -> RunState:
-    """Run the estimator's solver on a problem, with the options of the estimator."""
+    """Run the solver of a problem, with the options of the estimator."""
     check_participation(problem.participation, problem.sizes.n_clients)
     options = Options(
         step_size=step_schedule(estimator, problem),
@@ -229,7 +235,8 @@ def run_solver(
         tol=estimator.tol,
         eval_every=estimator.eval_every,
     )
-    solver, criterion = SOLVERS[estimator.solver], problem.model.criterion
+    solver, criterion = problem.solver, problem.model.criterion
+    assert solver is not None  # the problem is that of a fit
     if start.kept is None:
         clients.join(solver, problem.task)
     checkpoint = checkpoint_of(estimator, problem, clients, options.step_size, resume_from)

@@ -23,7 +23,7 @@ from .._federation import (
     positions_of,
 )
 from .._serialization import serializable
-from .._typing import FloatArray, IntArray, Participation
+from .._typing import FloatArray, IntArray, Participation, Schedule
 from ..compression import Compressor
 from ..models._base import Estimate, Model, Parameters, Step
 from ..participation import inclusion_probability
@@ -103,6 +103,8 @@ class Problem(NamedTuple):
         random estimates, and in streams.
     random_estimates : bool
         Whether estimates from all rows are random, because of the model or the solver.
+    solver : Solver or None
+        Solver of a fit.
     """
 
     task: Task
@@ -112,6 +114,7 @@ class Problem(NamedTuple):
     participating_weight: float = 1.0
     persistent_noise: bool = False
     random_estimates: bool = False
+    solver: Solver | None = None
 
     @property
     def model(self) -> Model:
@@ -326,6 +329,9 @@ class Solver(NamedTuple):
         The server's half of a round in place of ``server_half``.
     columns : callable or None
         ``columns(server, info)`` returns further columns of the history.
+    schedule : callable or None
+        ``schedule(problem)`` returns the automatic schedule of γ in place of that for all solvers;
+        it may contain steps of 0.
     """
 
     name: str
@@ -337,6 +343,7 @@ class Solver(NamedTuple):
     is_random: bool = False
     server_half: Callable[..., tuple[ServerState, RoundInfo]] | None = None
     columns: Callable[[ServerState, RoundInfo], dict[str, float]] | None = None
+    schedule: Callable[[Problem], Schedule] | None = None
 
 
 def row_keys(group: ClientGroup) -> NDArray[np.uint64]:
@@ -438,19 +445,31 @@ def server_half(
         step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
     else:
         step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
+    after = after_step(problem, server, aggregated, step)
+    after = after._replace(step_limit=_limit_after(problem, server.step_limit, step_size, step))
+    return after, round_info(server, field, step)
+
+
+def after_step(
+    problem: Problem, server: ServerState, aggregated: AggregatedMessages, step: Step
+) -> ServerState:
+    """State after a step: Ŝ, T(Ŝ) and V."""
     control = server.control
     if problem.task.has_controls:
         control = control + problem.task.control_step * aggregated.message_sum
-    after = server._replace(
+    return server._replace(
         round_index=server.round_index + 1,
         statistics=step.statistics,
-        parameters=model.maximization(step.statistics),
+        parameters=problem.model.maximization(step.statistics),
         control=control,
-        step_limit=_limit_after(problem, server.step_limit, step_size, step),
         has_field=True,
     )
+
+
+def round_info(server: ServerState, field: FloatArray, step: Step) -> RoundInfo:
+    """Summary of a round that began with this state."""
     sq_norm = step.field_sq_norm if server.has_field else nan
-    return after, RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)
+    return RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)
 
 
 def _limit_after(problem: Problem, limit: float, step_size: float, step: Step) -> float:

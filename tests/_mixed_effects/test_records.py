@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 
 from skfedem import FederatedNonlinearMixedEffects
 from skfedem._mixed_effects.design import design_of
-from skfedem._mixed_effects.records import hashes_of, read_clients
+from skfedem._mixed_effects.records import read_clients
 from skfedem.pharmacokinetics import one_compartment_bolus
 
 TABLE = {
@@ -71,9 +71,7 @@ def test_labels_of_any_type_are_told_apart():
     column[:] = [*labels, labels[2]]
     data = read_clients({**TABLE, "id": column, "weight": np.full(6, 70.0)}, None, design())
     assert data.subjects.n_subjects == 5
-    ours = hashes_of(np.array([3, 4]))
-    assert_array_equal(hashes_of(np.array([3.0, 4.0])), ours)
-    assert_array_equal(hashes_of(np.array(["3", "4"], dtype=object)), ours)
+    assert len(set(data.keys.tolist())) == 5
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_errors_name_client_subject_and_column(table, message):
 
 def test_tables_are_named_by_their_place_in_a_list():
     whole = pd.DataFrame(TABLE)
-    with pytest.raises(ValueError, match="subject 'a' in the tables of client 0 and of client 1"):
+    with pytest.raises(ValueError, match="subject 'b' in the tables of client 0 and of client 1"):
         read_clients([whole, whole], None, design())
     with pytest.raises(TypeError, match="DataFrame or a dict of columns as the table of client 1"):
         read_clients([whole, np.zeros((3, 3))], None, design())

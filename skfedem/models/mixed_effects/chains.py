@@ -1,6 +1,6 @@
 """Markov chains of the subjects' parameters: the E-step by simulation.
 
-The state of a chain is η. Three kernels leave the conditional density of η given y invariant [1]_:
+The state of a chain is φ. Three kernels leave the conditional density of φ given y invariant [1]_:
 
 1. a draw from the prior, ``η* = L z``, accepted by the likelihood;
 2. a random walk in one coordinate after the other;
@@ -31,8 +31,8 @@ from .subjects import Subjects, sum_in_order
 REPEATS = 2
 # Acceptance at which scales stay as they are, and the rate at which they follow it.
 _WANTED, _GAIN = 0.4, 0.4
-# Starts of the chains and of the scales, as shares of the prior's deviation.
-_SPREAD = 0.5
+# First deviations of the random walks, as shares of the prior's.
+_FIRST_SCALE = 0.5
 # Uniform numbers in [0, 1) become numbers in (0, 1).
 _HALF = 2.0**-54
 
@@ -42,13 +42,13 @@ class Chains(NamedTuple):
 
     Attributes
     ----------
-    effects : ndarray of shape (p, M, N)
-        η.
-    scales : ndarray of shape (2, p, N)
-        Deviations of the random walks of kernels 2 and 3.
+    positions : ndarray of shape (N, p, M)
+        φ.
+    scales : ndarray of shape (N, 2, p)
+        Deviations of the random walks of kernels 2 and 3, as multiples of those of η.
     """
 
-    effects: FloatArray
+    positions: FloatArray
     scales: FloatArray
 
 
@@ -58,11 +58,11 @@ def n_uniforms(n_parameters: int) -> int:
     return REPEATS * ((p + 1) + 2 * p + (p + 2))
 
 
-def first_chains(population: Population, uniforms: FloatArray) -> Chains:
-    """Chains near the means, from uniform numbers of shape (p, M, N)."""
-    deviations = np.sqrt((population.root**2).sum(axis=1)) + 0 * population.means
-    effects = _SPREAD * population.effects(_normal(uniforms))
-    return Chains(effects, np.stack([_SPREAD * deviations] * 2))
+def first_chains(center: FloatArray, n_subjects: int, n_chains: int) -> Chains:
+    """Chains that all begin at the centre."""
+    positions = np.repeat(center[:, None], n_chains, axis=1)
+    scales = np.full((n_subjects, 2, len(center)), _FIRST_SCALE)
+    return Chains(np.tile(positions, (n_subjects, 1, 1)), scales)
 
 
 class _Position(NamedTuple):
@@ -86,61 +86,75 @@ def sweep(
     (p - 1) coordinates that follow each other in a circle, from a random one on.
     """
     taken = iter(uniforms + _HALF)
-    p = len(chains.effects)
-    position = _position(population, subjects, chains.effects)
+    deviations = np.sqrt((population.root**2).sum(axis=1))
+    position = _position(population, subjects, effects_of(population, chains))
+    p = len(position.effects)
     for _ in range(REPEATS):
         z = ndtri(np.stack([next(taken) for _ in range(p)]))
         proposal = _position(population, subjects, population.effects(z))
         # The prior is that of the proposal, too.
         accepted = proposal.loss - position.loss < -np.log(next(taken))
         position = _chosen(accepted, proposal, position)
-    scales = chains.scales.copy()
-    position, scales[0] = _by_coordinate(population, subjects, position, scales[0], taken)
+    scales = chains.scales.transpose(1, 2, 0).copy()
+    walks = deviations * scales
+    position, acceptance = _by_coordinate(population, subjects, position, walks[0], taken)
+    scales[0] *= np.exp(_GAIN * acceptance)
     size = 2 + round_index % (p - 1) if p > 1 else 1
-    position, scales[1] = _by_block(population, subjects, position, scales[1], taken, size)
-    return Chains(position.effects, scales)
+    position, acceptance = _by_block(population, subjects, position, walks[1], taken, size)
+    scales[1] *= np.exp(_GAIN * acceptance)
+    positions = population.means[:, None] + position.effects
+    return Chains(
+        np.ascontiguousarray(positions.transpose(2, 0, 1)),
+        np.ascontiguousarray(scales.transpose(2, 0, 1)),
+    )
+
+
+def effects_of(population: Population, chains: Chains) -> FloatArray:
+    """η of all chains, of shape (p, M, N)."""
+    positions = np.ascontiguousarray(chains.positions.transpose(1, 2, 0))
+    return positions - population.means[:, None]
 
 
 def _by_coordinate(
     population: Population,
     subjects: Subjects,
     position: _Position,
-    scales: FloatArray,
+    walks: FloatArray,
     taken: Any,
 ) -> tuple[_Position, FloatArray]:
-    """Kernel 2, and its scales after it."""
-    acceptance = np.zeros_like(scales)
+    """Kernel 2 with walks of these deviations, and by how much more often than wanted it moved."""
+    acceptance = np.zeros_like(walks)
     for _ in range(REPEATS):
-        for j in range(len(scales)):
+        for j in range(len(walks)):
             effects = position.effects.copy()
-            effects[j] += scales[j] * ndtri(next(taken))
+            effects[j] += walks[j] * ndtri(next(taken))
             position, accepted = _moved(population, subjects, position, effects, next(taken))
             acceptance[j] += accepted.mean(axis=0)
-    return position, scales * np.exp(_GAIN * (acceptance / REPEATS - _WANTED))
+    return position, acceptance / REPEATS - _WANTED
 
 
 def _by_block(
     population: Population,
     subjects: Subjects,
     position: _Position,
-    scales: FloatArray,
+    walks: FloatArray,
     taken: Any,
     size: int,
 ) -> tuple[_Position, FloatArray]:
-    """Kernel 3, and its scales after it."""
-    p = len(scales)
-    moves, acceptance = np.zeros_like(scales), np.zeros_like(scales)
+    """Kernel 3, likewise; 0 for coordinates that it did not try to move."""
+    p = len(walks)
+    moves, acceptance = np.zeros_like(walks), np.zeros_like(walks)
     for _ in range(REPEATS):
         z = ndtri(np.stack([next(taken) for _ in range(p)]))
         uniform = next(taken)
         first = np.floor(p * next(taken))
         within: BoolArray = (np.arange(p)[:, None, None] - first) % p < size
-        effects = position.effects + np.where(within, scales[:, None] * z, 0.0)
+        effects = position.effects + np.where(within, walks[:, None] * z, 0.0)
         position, accepted = _moved(population, subjects, position, effects, uniform)
         moves += within.mean(axis=1)
         acceptance += (within & accepted).mean(axis=1)
-    gains = np.where(moves > 0, acceptance / np.where(moves > 0, moves, 1.0) - _WANTED, 0.0)
-    return position, scales * np.exp(_GAIN * gains)
+    excess = acceptance / np.where(moves > 0, moves, 1.0) - _WANTED
+    return position, np.where(moves > 0, excess, 0.0)
 
 
 def _moved(
@@ -175,10 +189,6 @@ def _chosen(accepted: BoolArray, new: _Position, old: _Position) -> _Position:
     return _Position(*(np.where(accepted, a, b) for a, b in zip(new, old, strict=True)))
 
 
-def _normal(uniforms: FloatArray) -> FloatArray:
-    return np.asarray(ndtri(uniforms + _HALF))
-
-
 def chain_statistics(
     population: Population, subjects: Subjects, chains: Chains, centred: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -187,11 +197,12 @@ def chain_statistics(
     Statistics of the mean of the chains would lack their dispersion, and let Ω shrink to 0.
     ``centred``, of shape (p, N), are the means of φ minus the centre of the statistics.
     """
-    phi = centred[:, None] + chains.effects
+    effects = effects_of(population, chains)
+    phi = centred[:, None] + effects
     mean = _mean_of_chains(phi, axis=1)
     first = (subjects.covariates[:, None] * mean).transpose(2, 0, 1)
     second = _mean_of_chains(phi[:, None] * phi, axis=2).transpose(2, 0, 1)
-    fit = fit_of(population, subjects, population.means[:, None] + chains.effects)
+    fit = fit_of(population, subjects, population.means[:, None] + effects)
     observed = subjects.observed[:, None]
     with np.errstate(all="ignore"):
         of_chains = population.error.statistics(fit.residuals, fit.predicted, population.squares)

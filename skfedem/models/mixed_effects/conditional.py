@@ -59,6 +59,12 @@ class Population(NamedTuple):
             squares=squares if squares.shape[-1] == 1 else squares[:, positions],
         )
 
+    def rounded(self) -> Population:
+        """The population with numbers in single precision."""
+        numbers = (self.means, self.root, self.squares)
+        means, root, squares = (own.astype(np.float32).astype(np.float64) for own in numbers)
+        return self._replace(means=means, root=root, squares=squares)
+
     def effects(self, z: FloatArray) -> FloatArray:
         """η = L z, of shape (p, ..., N)."""
         effects = np.zeros_like(z)

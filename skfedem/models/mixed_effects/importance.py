@@ -9,31 +9,49 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp, ndtri
 
+from ... import _random
 from ..._typing import FloatArray
 from .conditional import Modes, Population, fit_of
 from .quadrature import log_constants
 from .subjects import Subjects
 
 _FREEDOM = 4
+_N_DRAWS = 5000
+# Number of subjects whose draws fit into memory.
+AT_ONCE = 32
+# Uniform numbers in [0, 1) become numbers in (0, 1).
+_HALF = 2.0**-54
 
 
 class Sampled(NamedTuple):
-    """Log-likelihood of each subject in nats, and the variance of its error, shape (N,)."""
+    """Distribution of each subject's z given y, by K draws.
+
+    Attributes
+    ----------
+    log_likelihood, variance : ndarray of shape (N,)
+        log p(y; θ) in nats, and the variance of its error.
+    weights : ndarray of shape (K, N)
+        Probabilities of the draws.
+    z : ndarray of shape (p, K, N)
+    """
 
     log_likelihood: FloatArray
     variance: FloatArray
+    weights: FloatArray
+    z: FloatArray
 
 
-def sampled_log_likelihood(
+def sampled(
     population: Population,
     subjects: Subjects,
     modes: Modes,
     normals: FloatArray,
     chi_squares: FloatArray,
 ) -> Sampled:
-    """Log-likelihoods from draws.
+    """Distributions and log-likelihoods from draws.
 
     Parameters
     ----------
@@ -58,6 +76,22 @@ def sampled_log_likelihood(
     log_weights = -loss - 0.5 * (z**2).sum(axis=0) - log_proposal
     log_likelihood = logsumexp(log_weights, axis=0) - np.log(n_draws)
     shares = np.exp(log_weights - log_likelihood)
-    return Sampled(
-        log_likelihood + log_constants(population, subjects), shares.var(axis=0) / n_draws
-    )
+    log_likelihood += log_constants(population, subjects)
+    return Sampled(log_likelihood, shares.var(axis=0) / n_draws, shares / n_draws, z)
+
+
+def importance_sampled(
+    population: Population,
+    subjects: Subjects,
+    modes: Modes,
+    seed: int,
+    keys: NDArray[np.uint64],
+) -> Sampled:
+    """5,000 draws for each subject, with random numbers of its own."""
+    p, n_subjects = modes.z.shape
+    size = _N_DRAWS * (p + 2)
+    uniforms = _random.row_uniforms(seed, _random.IMPORTANCE, 0, keys, size) + _HALF
+    numbers = uniforms.reshape(n_subjects, p + 2, _N_DRAWS).transpose(1, 2, 0)
+    # The sum of two exponential numbers, doubled.
+    chi_squares = -2 * np.log(numbers[p] * numbers[p + 1])
+    return sampled(population, subjects, modes, ndtri(numbers[:p]), chi_squares)

@@ -84,7 +84,7 @@ def _generalised(
     """B and Ω that maximise the surrogate together, from those of least squares."""
     rows, columns = np.nonzero(layout.mask)
     for _ in range(_MOST_ROUNDS):
-        if not _is_positive(covariance):
+        if not is_positive(covariance):
             break
         precision = np.linalg.solve(covariance, np.eye(len(covariance)))
         system = constants.moment[np.ix_(rows, rows)] * precision[np.ix_(columns, columns)]
@@ -97,7 +97,7 @@ def _generalised(
     return coefficients, covariance
 
 
-def _is_positive(matrix: FloatArray) -> bool:
+def is_positive(matrix: FloatArray) -> bool:
     """Whether a matrix is finite and positive definite."""
     if not np.isfinite(matrix).all():
         return False
@@ -113,6 +113,14 @@ def statistics_of(layout: Layout, constants: Constants, theta: Theta) -> FloatAr
     first = constants.moment @ theta.coefficients
     second = theta.coefficients.T @ first + theta.covariance
     return layout.join(first, second, constants.n_observations * theta.squares)
+
+
+def annealed(theta: Theta, before: Theta, share: float) -> Theta:
+    """θ with variances and squares of at least this share of those before."""
+    variances = np.diagonal(theta.covariance)
+    raised = np.maximum(variances, share * np.diagonal(before.covariance)) - variances
+    squares = np.maximum(theta.squares, share * before.squares)
+    return theta._replace(covariance=theta.covariance + np.diag(raised), squares=squares)
 
 
 def surrogate(layout: Layout, constants: Constants, statistics: FloatArray, theta: Theta) -> float:
@@ -141,4 +149,4 @@ def keeps(layout: Layout, constants: Constants, proposal: FloatArray, least: Any
     if not np.isfinite(proposal).all():
         return False
     theta = maximization(layout, constants, proposal)
-    return bool((theta.squares > least[1]).all()) and _is_positive(theta.covariance - least[0])
+    return bool((theta.squares > least[1]).all()) and is_positive(theta.covariance - least[0])

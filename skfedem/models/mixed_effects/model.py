@@ -22,6 +22,7 @@ from ..._typing import FloatArray, IntArray
 from .._base import ClientSums, RowModel, Step
 from ..client_rows import segment_sums
 from . import maximization as m_step
+from .chains import Chains, chain_statistics, first_chains, n_uniforms, sweep
 from .conditional import Population, Structure
 from .layout import Layout
 from .maximization import Constants, Theta
@@ -41,6 +42,8 @@ _MAX_HALVINGS = 20
 # Steps γ that each change Ω or the squares by a random share δ add up to δ / √(2 γ), which may be
 # at most this share of them.
 _LARGEST_DEVIATION = 0.6
+# Annealed variances keep at least this share in a round, as Monolix has it.
+_ANNEALED_SHARE = 0.97
 # Shares of n / ω_p, of n b / (q (1 + ω_p)) and of √(n b / (1 + ω_p)): a fifth of those of mixtures.
 _CLIENTS, _NOISE, _SPIDER = 0.006, 0.02, 0.02
 
@@ -61,7 +64,7 @@ class Parameters(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MixedEffectsModel(RowModel):
-    """Population model with an E-step by quadrature.
+    """Population model with E-steps by quadrature, ``expectation``, and by chains, ``simulate``.
 
     Parameters
     ----------
@@ -80,6 +83,10 @@ class MixedEffectsModel(RowModel):
         Number of observations for which rows have places.
     n_nodes : int
         Number of nodes in each dimension.
+    n_chains : int
+        Number of Markov chains of each subject.
+    criterion : str
+        "" where there are too many parameters for quadrature.
     """
 
     structure: Structure
@@ -91,6 +98,8 @@ class MixedEffectsModel(RowModel):
     regressors: tuple[str, ...]
     n_observations: int
     n_nodes: int = 5
+    n_chains: int = 1
+    criterion: str = "log_likelihood"
 
     @property
     def n_statistics(self) -> int:
@@ -100,8 +109,9 @@ class MixedEffectsModel(RowModel):
     @property
     def block_rows(self) -> int:
         """Number of subjects for which the predictions at all nodes fit into the cache."""
-        of_subject = self.n_observations * self.n_nodes**self.layout.n_parameters
-        return max(1, _CACHE_SIZE // of_subject)
+        n_nodes = self.n_nodes**self.layout.n_parameters if self.criterion else 1
+        n_predictions = self.n_observations * max(n_nodes, self.n_chains)
+        return max(1, _CACHE_SIZE // n_predictions)
 
     # ---- E-step
 
@@ -160,6 +170,51 @@ class MixedEffectsModel(RowModel):
             root=np.ascontiguousarray(roots.transpose(1, 2, 0)),
             squares=np.ascontiguousarray(squares.T),
         )
+
+    # ---- E-step by simulation
+
+    @property
+    def n_uniforms(self) -> int:
+        """Number of uniform numbers that ``simulate`` takes for each subject."""
+        return self.n_chains * n_uniforms(self.layout.n_parameters)
+
+    def first_chains(self, n_rows: int) -> Chains:
+        """Chains of so many subjects before the first round."""
+        return first_chains(self.center, n_rows, self.n_chains)
+
+    def simulate(
+        self,
+        natural: FloatArray,
+        features: Subjects,
+        chains: Chains,
+        uniforms: FloatArray,
+        round_index: int,
+    ) -> tuple[FloatArray, Chains]:
+        """Statistics (N, q) of the subjects, means over their chains after a sweep, and these.
+
+        ``uniforms`` has shape (N, ``n_uniforms``).
+        """
+        # In single precision, so that the order of sums over clients does not reach the chains.
+        population = self.population(natural, features).rounded()
+        of_chains = uniforms.reshape(len(uniforms), self.n_chains, -1).transpose(2, 1, 0)
+        numbers = np.ascontiguousarray(of_chains)
+        chains = sweep(population, features, chains, numbers, round_index)
+        centred = population.means - self.center[:, None]
+        return self.layout.join(*chain_statistics(population, features, chains, centred)), chains
+
+    def annealed_step(
+        self, statistics: FloatArray, field: FloatArray, step_size: float, before: Parameters
+    ) -> Step:
+        """``Step`` that keeps 0.97 of variances and squares: chains can leave a poor start."""
+        field_sq_norm = self.field_sq_norm(statistics, field)
+        for halvings in range(_MAX_HALVINGS):
+            theta = m_step.maximization(self.layout, self.sent, statistics + step_size * field)
+            annealed = m_step.annealed(theta, before.theta, _ANNEALED_SHARE)
+            if m_step.is_positive(annealed.covariance) and np.isfinite(annealed.squares).all():
+                raised = m_step.statistics_of(self.layout, self.sent, annealed)
+                return Step(raised, field_sq_norm, halvings, step_size)
+            step_size = step_size / 2
+        return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0)
 
     # ---- M-step
 
@@ -225,7 +280,7 @@ class MixedEffectsModel(RowModel):
     def constants(self) -> FloatArray:
         """Sizes, the centre, and what clients have sent once, to six digits."""
         sent = np.append(self.sent.moment, self.sent.n_observations)
-        sizes = [self.n_observations, self.n_nodes]
+        sizes = [self.n_observations, self.n_nodes, self.n_chains]
         return np.concatenate([sizes, np.arcsinh(np.append(self.center, sent)).round(6)]) + 0.0
 
     def trace(self, parameters: Parameters) -> FloatArray:

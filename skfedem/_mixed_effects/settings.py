@@ -1,0 +1,104 @@
+"""Parameters of a population model's fit: checks, and what "auto" stands for."""
+
+from __future__ import annotations
+
+from math import ceil
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+from .._parameters import check_choice, check_number, in_python_numbers, is_auto
+from ..solvers._from_parameters import check_federated_parameters
+from ..solvers._resume import check_checkpoint_parameters
+from ..solvers.base import Solver
+from ..solvers.saem import N_FIRST_ROUNDS, SaemSchedule, saem
+from .design import Design
+
+if TYPE_CHECKING:
+    from ..mixed_effects import FederatedNonlinearMixedEffects
+
+# A product rule of more dimensions has too many nodes.
+MOST_DIMENSIONS = 4
+# Rounds of quadrature, at most.
+_MAX_ITER = 300
+# Chains of all subjects together: with one each, Ω of twelve subjects collapses.
+_N_CHAINS = 50
+
+
+def checked_settings(
+    estimator: FederatedNonlinearMixedEffects, design: Design
+) -> FederatedNonlinearMixedEffects:
+    """Copy of the estimator with numbers in place of "auto"; raise for invalid parameters.
+
+    Chains run for all rounds of their schedule: their noise is above any ``tol``. Control variates
+    begin at 0, as the first chains say nothing.
+    """
+    check_choice("e_step", estimator.e_step, ("quadrature", "mcmc"))
+    hint = "With 7, the likelihood is more accurate than with 5."
+    check_number("n_nodes", estimator.n_nodes, kind=Integral, low=1, hint=hint)
+    settings = in_python_numbers(estimator)
+    if estimator.e_step == "quadrature":
+        _check_dimensions(estimator, design)
+        n_rounds = _MAX_ITER
+    else:
+        _check_chains(estimator)
+        n_rounds = schedule_of(estimator).n_rounds
+    if estimator.max_iter is None and estimator.max_epochs is None:
+        settings.max_iter = n_rounds
+    check_federated_parameters(settings)
+    check_checkpoint_parameters(settings)
+    if estimator.e_step == "mcmc":
+        settings.tol, settings.control_init = 0.0, "zeros"
+        settings.eval_every = None if is_auto(estimator.eval_every) else settings.eval_every
+    return settings
+
+
+def _check_dimensions(estimator: FederatedNonlinearMixedEffects, design: Design) -> None:
+    if len(design.names) > MOST_DIMENSIONS:
+        raise ValueError(
+            f'Expected at most {MOST_DIMENSIONS} parameters with e_step="quadrature", got '
+            f"{len(design.names)}: the number of nodes is n_nodes to this power. Use "
+            'e_step="mcmc".'
+        )
+
+
+def _check_chains(estimator: FederatedNonlinearMixedEffects) -> None:
+    if estimator.solver == "vr_fedem":
+        raise ValueError(
+            'Expected solver="fedem" with e_step="mcmc", got "vr_fedem": the difference of two '
+            "draws is noisier than one, whatever the minibatch. Use fedem, or quadrature."
+        )
+    if estimator.batch_size is not None:
+        raise ValueError(
+            f'Expected batch_size=None with e_step="mcmc", got {estimator.batch_size}: a chain '
+            "that rests forgets nothing of its start. Use None."
+        )
+    if not is_auto(estimator.n_chains):
+        hint = 'Or give "auto".'
+        check_number("n_chains", estimator.n_chains, kind=Integral, low=1, hint=hint)
+    hint = f"The first {N_FIRST_ROUNDS} rounds only begin the chains."
+    check_number(
+        "n_exploratory", estimator.n_exploratory, kind=Integral, low=N_FIRST_ROUNDS + 1, hint=hint
+    )
+    check_number("n_smoothing", estimator.n_smoothing, kind=Integral, low=0)
+    hint = "With 1, the end of the exploration is forgotten too slowly."
+    exponent = estimator.smoothing_exponent
+    check_number("smoothing_exponent", exponent, low=0.5, low_open=True, high=1, hint=hint)
+
+
+def schedule_of(estimator: FederatedNonlinearMixedEffects) -> SaemSchedule:
+    """Rounds and steps of the E-step by chains."""
+    return SaemSchedule(
+        int(estimator.n_exploratory), int(estimator.n_smoothing), estimator.smoothing_exponent
+    )
+
+
+def solver_of(estimator: FederatedNonlinearMixedEffects) -> Solver | None:
+    """Solver of the E-step by chains; None for that of the parameter ``solver``."""
+    return saem(schedule_of(estimator)) if estimator.e_step == "mcmc" else None
+
+
+def n_chains_of(estimator: FederatedNonlinearMixedEffects, n_subjects: int) -> int:
+    """Number of chains of each subject."""
+    if is_auto(estimator.n_chains):
+        return ceil(_N_CHAINS / n_subjects)
+    return int(estimator.n_chains)

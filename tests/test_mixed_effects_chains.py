@@ -1,0 +1,210 @@
+"""Population models with an E-step by Markov chains, as users fit them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_normal
+from sklearn.exceptions import ConvergenceWarning
+
+from problems import quiet_fit
+from skfedem import FederatedNonlinearMixedEffects
+from skfedem.datasets import load_theophylline
+from skfedem.pharmacokinetics import one_compartment_oral
+
+EXACT = 345.4348
+# Exact maximum likelihood: logarithms of the fixed effects with standard errors, ω² and a.
+MEANS, ERRORS = np.log([1.5794, 31.626, 2.7480]), np.array([0.194, 0.0461, 0.0838])
+VARIANCES, RESIDUAL = np.array([0.3947, 0.01789, 0.07075]), 0.7380
+START = {"ka": 1.0, "V": 20.0, "CL": 0.5}
+SHORT = {"n_exploratory": 60, "n_smoothing": 60}
+
+
+@pytest.fixture(scope="module")
+def table():
+    data = load_theophylline().data
+    return data[data["time"] > 0]
+
+
+def oral(**parameters):
+    given = {"e_step": "mcmc", "random_state": 0, **parameters}
+    return FederatedNonlinearMixedEffects(one_compartment_oral, START, **given)
+
+
+def by_dose(table):
+    """Four sites with three subjects each, sorted by dose."""
+    doses = table.groupby("id")["dose"].first().sort_values(kind="stable")
+    site = {subject: place // 3 for place, subject in enumerate(doses.index)}
+    return table["id"].map(site).to_numpy()
+
+
+def assert_same_rounds(got, want, tolerance):
+    names = [name for name in want.history_ if not name.endswith("_bits") and name != "n_active"]
+    for name in names:
+        assert_allclose(got.history_[name], want.history_[name], rtol=tolerance, err_msg=name)
+
+
+# ---- maximum likelihood
+
+
+@pytest.mark.slow
+def test_theophylline_is_near_its_maximum_likelihood_estimates(table):
+    fit = oral().fit(table)
+    assert fit.converged_
+    assert fit.n_iter_ == 600
+    assert -2 * fit.log_likelihood_ < EXACT + 0.10
+    means = np.log(list(fit.population_parameters_.values()))
+    assert (np.abs(means - MEANS) < 0.3 * ERRORS).all()
+    # Standard errors of variances are about 45 to 55 per cent, that of the residual 7.2.
+    variances = np.diagonal(fit.random_effects_cov_)
+    assert (np.abs(variances / VARIANCES - 1) < 0.4 * np.array([0.446, 0.546, 0.482])).all()
+    assert abs(fit.residual_["a"] / RESIDUAL - 1) < 0.4 * 0.072
+
+
+def test_fewer_rounds_are_rougher(table):
+    fit = quiet_fit(oral(**SHORT), table)
+    assert -2 * fit.log_likelihood_ < EXACT + 0.5
+    assert fit.n_iter_ == 120
+    # Five rounds of simulation only, long steps, then k^-0.7.
+    steps = fit.history_["step_size"][1:]
+    assert_array_equal(steps[:60], [0.0] * 5 + [1.0] * 55)
+    assert_allclose(steps[60:], np.arange(1.0, 61) ** -0.7)
+    assert np.isnan(fit.history_["log_likelihood"]).all()
+
+
+def test_variances_are_annealed_in_the_first_half_of_the_exploration(table):
+    fit = quiet_fit(oral(**SHORT), table)
+    columns = [fit.history_[name] for name in fit.history_ if name.startswith("omega2")]
+    columns.append(fit.history_["residual_a"] ** 2)
+    shares = np.array([column[1:] / column[:-1] for column in columns])
+    assert (shares[:, :30] > 0.97 - 1e-9).all()
+    assert shares[:, 30:].min() < 0.97
+
+
+# ---- federation
+
+
+@pytest.mark.parametrize("split", ["ragged", "one each"])
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_federation_has_the_rounds_of_the_pooled_subjects(split, n_jobs, table):
+    ragged = np.repeat([0, 1, 2, 3], [5, 1, 4, 2])[table["id"] - 1]
+    sites = ragged if split == "ragged" else table["id"].to_numpy()
+    short = {"n_exploratory": 20, "n_smoothing": 20}
+    want = quiet_fit(oral(**short), table)
+    mixed = np.random.default_rng(0).permutation(len(table))
+    got = quiet_fit(oral(**short, n_jobs=n_jobs), table.iloc[mixed], clients=sites[mixed])
+    assert_same_rounds(got, want, 1e-10)
+
+
+@pytest.mark.slow
+def test_absences_and_compression_are_made_up_for_by_control_variates(table):
+    sites = by_dose(table)
+    rough = {"omega": 1.0, "participation": 0.5, "n_exploratory": 200, "n_smoothing": 200}
+    excess = {}
+    for naive in (False, True):
+        controls = {"control_step": 0.0} if naive else {}
+        fits = [
+            quiet_fit(oral(**rough, **controls, random_state=seed), table, clients=sites)
+            for seed in range(2)
+        ]
+        excess[naive] = np.mean([-2 * fit.log_likelihood_ - EXACT for fit in fits])
+    assert excess[False] < 0.1
+    assert excess[True] > 3 * excess[False]
+
+
+def test_the_fit_does_not_depend_on_who_is_computed_together(table):
+    sites = by_dose(table)
+    rough = {"omega": 1.0, "participation": 0.5, "n_exploratory": 20, "n_smoothing": 10}
+    one, two = (quiet_fit(oral(**rough, n_jobs=n), table, clients=sites) for n in (1, 2))
+    assert_same_rounds(two, one, 0)
+
+
+def test_a_checkpoint_continues_a_run_to_the_bit(tmp_path, table):
+    sites, path = by_dose(table), tmp_path / "run.npz"
+    rough = {"omega": 1.0, "participation": 0.5, "n_exploratory": 20, "n_smoothing": 10}
+    whole = quiet_fit(oral(**rough), table, clients=sites)
+    quiet_fit(oral(**rough, max_iter=8, checkpoint=path), table, clients=sites)
+    again = quiet_fit(oral(**rough), table, clients=sites, resume_from=path)
+    assert_same_rounds(again, whole, 0)
+
+
+# ---- more parameters than quadrature can have
+
+
+TIMES = (np.arange(8) + 0.5) / 8
+# Orthogonal at these times.
+COSINES = np.cos(np.pi * TIMES[:, None] * np.arange(5))
+
+
+def cosines(parameters, regressors):
+    """Linear in five parameters."""
+    time = regressors["time"]
+    return sum(parameters[f"c{k}"] * np.cos(np.pi * k * time) for k in range(5))
+
+
+def curves_of(n_subjects, seed=0):
+    """Long table of noisy curves."""
+    generator = np.random.default_rng(seed)
+    coefficients = 1 + 0.5 * generator.standard_normal((n_subjects, 5))
+    response = coefficients @ COSINES.T
+    response += 0.3 * generator.standard_normal(response.shape)
+    return pd.DataFrame(
+        {
+            "id": np.repeat(np.arange(n_subjects), 8),
+            "time": np.tile(TIMES, n_subjects),
+            "dv": response.ravel(),
+        }
+    )
+
+
+def test_five_parameters_are_fitted_and_their_likelihood_is_sampled():
+    data, start = curves_of(40), {f"c{k}": 0.0 for k in range(5)}
+    shape = {"transform": "identity", "regressors": ["time"], "random_state": 0}
+    with pytest.raises(ValueError, match='at most 4 parameters with e_step="quadrature", got 5'):
+        FederatedNonlinearMixedEffects(cosines, start, **shape).fit(data)
+    fit = FederatedNonlinearMixedEffects(
+        cosines, start, **shape, e_step="mcmc", n_exploratory=60, n_smoothing=40
+    )
+    fit = quiet_fit(fit, data, clients=data["id"].to_numpy() % 3)
+    design = COSINES
+    covariance = design @ fit.random_effects_cov_ @ design.T + fit.residual_["a"] ** 2 * np.eye(8)
+    mean = design @ list(fit.population_parameters_.values())
+    want = multivariate_normal(mean, covariance).logpdf(data["dv"].to_numpy().reshape(40, 8)).sum()
+    assert 0 < fit.log_likelihood_error_ < 0.2
+    assert abs(fit.log_likelihood_ - want) < 4 * fit.log_likelihood_error_
+    assert abs(40 * fit.score(data) - want) < 4 * fit.log_likelihood_error_
+    # Posteriors are normal: means are modes, up to the errors of 5,000 draws.
+    modes, means = (fit.individual_parameters(data, kind) for kind in ("mode", "mean"))
+    assert_allclose(means[list(start)], modes[list(start)], atol=0.05)
+    # With one design for all subjects, maximum likelihood is least squares of their mean.
+    best = np.linalg.lstsq(design, data["dv"].to_numpy().reshape(40, 8).mean(axis=0))[0]
+    error = np.sqrt(np.diagonal(np.linalg.inv(design.T @ np.linalg.solve(covariance, design))) / 40)
+    got = np.array(list(fit.population_parameters_.values()))
+    assert (np.abs(got - best) < 0.5 * error).all()
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"e_step": "saem"}, "e_step to be one of 'quadrature', 'mcmc'"),
+        ({"solver": "vr_fedem"}, 'solver="fedem" with e_step="mcmc", got "vr_fedem"'),
+        ({"batch_size": 2}, 'batch_size=None with e_step="mcmc", got 2'),
+        ({"n_chains": 0}, "n_chains to be an integer >= 1"),
+        ({"n_exploratory": 5}, "n_exploratory to be an integer >= 6"),
+        ({"n_smoothing": -1}, "n_smoothing to be an integer >= 0"),
+        ({"smoothing_exponent": 0.5}, "smoothing_exponent to be a number > 0.5 and <= 1"),
+        ({"max_iter": 0.5}, "max_iter to be an integer >= 0"),
+    ],
+)
+def test_errors_say_what_chains_need(parameters, message, table):
+    with pytest.raises((TypeError, ValueError), match=message):
+        oral(**parameters).fit(table)
+
+
+def test_estimates_that_still_move_are_told(table):
+    with pytest.warns(ConvergenceWarning, match="Increase n_exploratory"):
+        fit = oral(n_exploratory=6, n_smoothing=4).fit(table)
+    assert not fit.converged_
