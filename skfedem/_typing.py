@@ -36,6 +36,9 @@ Table = Any
 RowWeights = ArrayLike | Sequence[ArrayLike]
 """Weights of the rows of one table, or a list of them for the clients."""
 
+Shape = tuple[int | ArrayLike, int | ArrayLike]
+"""Numbers of rows and columns of a matrix, or their names."""
+
 MatricesLike = ArrayLike | sparray | spmatrix | Sequence[ArrayLike | sparray | spmatrix]
 """One matrix with missing cells, or a list of clients."""
 

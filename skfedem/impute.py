@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._data.cells import CellData, read_cells
 from ._data.features import features_of, store
-from ._data.frame_labels import fit_labels
+from ._data.frame_labels import fit_labels, labels_of_shape
 from ._data.matrices import holds_clients
 from ._federation import Federation
 from ._imputer.imputation import FittedMatrix, tags_of_matrices
@@ -41,6 +41,7 @@ from ._typing import (
     Participation,
     RowsName,
     Seed,
+    Shape,
     SolverName,
     StepSize,
 )
@@ -345,7 +346,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         y: object = None,
         *,
         clients: ArrayLike | None = None,
-        shape: tuple[int, int] | None = None,
+        shape: Shape | None = None,
         resume_from: FilePath | None = None,
     ) -> Self:
         """Fit the model to the observed cells of all clients.
@@ -368,11 +369,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             Not used, present for scikit-learn's API.
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, if X is one matrix or one array of triplets.
-        shape : tuple of two int, default=None
-            Numbers of sites and months. If given, dense 2-D arrays are read as triplets, and so are
-            the arrays that ``transform`` and ``score`` get in a list or, after a fit to a single
-            array, alone. (With two clients, scikit-learn's searches would split ``shape`` like
-            rows: use sparse matrices instead.)
+        shape : tuple of two int, or of two array-likes, default=None
+            Numbers of sites and months, or their names. If given, dense 2-D arrays are read as
+            triplets, and so are arrays of three columns that ``transform`` and ``score`` get in a
+            list or, after a fit to a single array, alone. (With two clients, scikit-learn's
+            searches would split ``shape`` like rows: use sparse matrices instead.)
         resume_from : path-like, default=None
             Checkpoint to resume from, of a run with the same data and parameters. The result is bit
             for bit that of an uninterrupted run, except for an additional evaluation in
@@ -477,14 +478,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         self,
         X: MatricesLike,
         clients: ArrayLike | None,
-        shape: tuple[int, int] | None,
+        shape: Shape | None,
         data: CellData,
         checked: Self,
     ) -> dict[str, Any]:
         """Attributes that the data and the parameters determine before the first round."""
         # If labels divide a matrix among clients, they do not share their rows.
         has_sites = self.rows == "shared" and (clients is None or shape is not None)
-        row_labels, column_labels = (None, None) if shape is not None else fit_labels(X, self.rows)
+        labels = fit_labels(X, self.rows) if shape is None else labels_of_shape(shape)
         return {
             "n_clients_": len(data.ids),
             "client_ids_": data.ids,
@@ -500,8 +501,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             "_has_triplets": shape is not None,
             "_has_triplets_alone": shape is not None and not holds_clients(X),
             "_has_sites": has_sites,
-            "_row_labels": row_labels,
-            "_column_labels": column_labels,
+            "_row_labels": labels[0],
+            "_column_labels": labels[1],
             **features_of(checked),
         }
 

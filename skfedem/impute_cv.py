@@ -38,6 +38,7 @@ from ._typing import (
     Participation,
     RowsName,
     Seed,
+    Shape,
     SolverName,
     StepSize,
 )
@@ -279,7 +280,7 @@ class FederatedMatrixImputerCV(FittedSearch):
         y: object = None,
         *,
         clients: ArrayLike | None = None,
-        shape: tuple[int, int] | None = None,
+        shape: Shape | None = None,
     ) -> Self:
         """Choose rank and penalties, and fit them to the observed cells of all clients.
 
@@ -290,8 +291,8 @@ class FederatedMatrixImputerCV(FittedSearch):
         y : Ignored
         clients : array-like of shape (n_rows,), default=None
             Client label of each row of X, if X is one matrix or one array of triplets.
-        shape : tuple of two int, default=None
-            Numbers of sites and months of triplets.
+        shape : tuple of two int, or of two array-likes, default=None
+            Numbers of sites and months of triplets, or their names.
 
         Returns
         -------

@@ -14,8 +14,9 @@ from sklearn.utils.validation import validate_data
 from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
-from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Table
+from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
 from .features import column_names
+from .frame_labels import labels_of_shape, named_table, sizes_of_shape
 from .labels import check_no_labels, check_not_name, warn_of_labels
 from .matrices import GIVE_MATRICES, holds_clients
 from .observations import (
@@ -84,7 +85,7 @@ def read_cells(
     X: MatricesLike,
     clients: ArrayLike | None = None,
     *,
-    shape: tuple[int, int] | None = None,
+    shape: Shape | None = None,
     family: Family,
     keep_observations: bool = False,
 ) -> CellData:
@@ -102,7 +103,8 @@ def read_cells(
     clients : array-like of shape (n_rows,), default=None
         Client label of each row, if X is one table.
     shape : tuple of int, default=None
-        (J, L). If given, dense 2-D arrays are (site, month, value) triplets.
+        (J, L), or the names of rows and columns. If given, dense 2-D arrays are (site, month,
+        value) triplets.
     family : Family
     keep_observations : bool, default=False
         Whether to keep all observations, in addition to the means of cells.
@@ -116,13 +118,14 @@ def read_cells(
     TypeError, ValueError
         If the data are invalid; the message names the client and the cell.
     """
+    sizes = sizes_of_shape(shape)
+    named = None  # table whose columns name the features
     rows, missing = estimator.rows, marker(estimator.missing_values)
     hint = "'disjoint' is for clients that each have rows of their own."
     check_choice("rows", rows, get_args(RowsName), hint=hint)
-    named = None  # table whose columns name the features
     if holds_clients(X):
         check_no_labels(clients, GIVE_MATRICES)
-        observations = observations_of_list(list(X), shape, missing, rows)
+        observations = observations_of_list(list(X), sizes, missing, rows)
         if shape is None and column_names(X[0], 0) is not None:
             named = X[0]
     else:
@@ -132,7 +135,9 @@ def read_cells(
             observations, named = observations_of_table(estimator, X, clients, missing), X
             warn_of_labels(X, clients)
         else:
-            observations = observations_of_triplets(X, clients, shape, missing, rows)
+            observations = observations_of_triplets(X, clients, sizes, missing, rows)
+    if shape is not None:
+        named = named_table(labels_of_shape(shape)[1])
     _check_features(estimator, named, observations.shape[1], reset=True)
     check_values(observations, family, missing)
     if not len(observations.codes):

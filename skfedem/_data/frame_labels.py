@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,44 @@ def fit_labels(X: MatricesLike, rows: RowsName) -> tuple[Labels, Labels]:
     if any(labels is None for labels in of_rows):
         return None, of_columns[0]
     return of_rows[0].append(list(of_rows[1:])), of_columns[0]
+
+
+def sizes_of_shape(shape: Any) -> Any:
+    """A shape with numbers in place of names of rows and columns."""
+    if not (isinstance(shape, list | tuple) and len(shape) == 2):
+        return shape
+    for names in filter(_are_names, shape):
+        recurring = Counter(list(names)).most_common(1)
+        if recurring and recurring[0][1] > 1:
+            raise ValueError(
+                f"Expected different names in `shape`, got {label_text(recurring[0][0])} "
+                f"{recurring[0][1]} times. Give each row and each column a name of its own."
+            )
+    return tuple(len(size) if _are_names(size) else size for size in shape)
+
+
+def labels_of_shape(shape: Any) -> tuple[Labels, Labels]:
+    """Names of rows and columns in a valid shape; None where it has a number, or 0, 1, 2, ..."""
+    rows, columns = (_index(size) if _are_names(size) else None for size in shape)
+    return None if _only_count(rows) else rows, None if _only_count(columns) else columns
+
+
+def named_table(columns: Labels) -> Table:
+    """Empty DataFrame whose columns have these labels; None without an Index of pandas."""
+    return columns.to_frame().T if hasattr(columns, "to_frame") else None
+
+
+def _are_names(size: Any) -> bool:
+    return not isinstance(size, str) and hasattr(size, "__len__") and np.ndim(size) == 1
+
+
+def _index(labels: Any) -> Labels:
+    """Labels as pandas's Index, or as an array where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        return np.asarray(labels)
+    return pandas.Index(labels)
 
 
 def check_same_labels(X: Sequence[Table], rows: RowsName) -> None:

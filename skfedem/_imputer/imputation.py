@@ -27,7 +27,7 @@ from .._data.frame_labels import check_labels, table_labels
 from .._data.matrices import checked_index, holds_clients
 from .._data.tables import is_frame
 from .._federation import client_groups, offsets_of
-from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Transformed
+from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Table, Transformed
 from ..models.matrix.families import FAMILIES, Family
 from ..models.matrix.main_effects import LEAST_PENALTY
 from ..models.matrix.row_regression import fit_rows
@@ -49,6 +49,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
+            After a fit to triplets, tables of three columns are triplets, others are matrices.
             In a list of clients with shared rows (``rows="shared"``), and in a single array of
             triplets if `fit` had one, missing cells get ``fitted_mean``. All other rows may be new:
             their effect and factor are estimated from their observed cells, given the columns.
@@ -80,10 +81,10 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         fill = partial(self._filled, site_means=site_means)
         if not holds_clients(X):
             filled = fill(X, form)
-            return in_container(self, filled) if form == "triplets" else filled
+            return in_container(self, filled, self._sites()) if form == "triplets" else filled
         each = each_table_stacked if form == "rows" else each_table
         # The index of a table of triplets does not label sites.
-        tables = [None] * len(X) if self._has_triplets else X
+        tables = [self._sites()] * len(X) if self._has_triplets else X
         return in_containers(self, self._map_tables(X, fill, each, self._stacked), tables)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
@@ -235,7 +236,18 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Form of a single table, or of the matrices of a list, see ``_cells``."""
         if holds_clients(X):
             return "sites" if self._has_sites else "rows"
-        return "triplets" if self._has_triplets_alone and not issparse(X) else "rows"
+        return "triplets" if self._has_triplets_alone and self._are_triplets(X) else "rows"
+
+    def _are_triplets(self, table: Table) -> bool:
+        """Whether a table is read as triplets: not if it only fits as a matrix."""
+        if not self._has_triplets or issparse(table):
+            return False
+        n_columns = np.shape(table)[-1:]
+        return n_columns == (3,) or n_columns != (self._shape[1],)
+
+    def _sites(self) -> Any:
+        """Empty table with the names of the sites as its index, if they have names."""
+        return self._row_labels.to_frame() if hasattr(self._row_labels, "to_frame") else None
 
     def _map_tables(
         self,
@@ -254,7 +266,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         def of_table(table: MatricesLike) -> Any:
             if holds_clients(table):
                 return combine(map_function(table, as_matrix))
-            if self._has_triplets and not issparse(table):
+            if self._are_triplets(table):
                 return function(table, form="triplets")
             return as_matrix(table)
 

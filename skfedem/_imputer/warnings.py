@@ -135,7 +135,7 @@ def _warn_of_triplets(X: MatricesLike, cells: CellData) -> None:
 def _warn_of_repeated_labels(imputer: FittedEstimator, X: MatricesLike) -> None:
     """Warn of rows with the same label, which are nevertheless treated as different sites."""
     labels = imputer._row_labels
-    if labels is None or labels.is_unique or imputer.rows == "disjoint":
+    if labels is None or len(set(labels)) == len(labels) or imputer.rows == "disjoint":
         return
     # With labels of clients, rows are different sites, regardless of their names.
     if len(imputer.client_ids_) > 1 and not holds_clients(X):

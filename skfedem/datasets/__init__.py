@@ -8,6 +8,7 @@ experiments: in a deployment, the clients hold their rows already.
 Input arrays are never modified; every client gets a copy of its rows.
 """
 
+from ._counts import read_counts
 from ._ebird import read_ebird
 from ._simulators import make_fedem_mixture, make_federated_mixture
 from ._site_counts import make_site_counts
@@ -20,6 +21,7 @@ __all__ = [
     "make_fedem_mixture",
     "make_federated_mixture",
     "make_site_counts",
+    "read_counts",
     "read_ebird",
     "split_clients",
 ]

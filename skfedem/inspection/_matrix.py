@@ -46,7 +46,8 @@ def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
             "Give the X of the fit."
         )
     of_fit = imputer._row_labels, imputer._column_labels
-    for axis, want, got in zip(("row", "column"), of_fit, fit_labels(X, rows), strict=True):
+    given = (None, None) if imputer._has_triplets else fit_labels(X, rows)
+    for axis, want, got in zip(("row", "column"), of_fit, given, strict=True):
         check_labels(axis, want, got, "Give the X of the fit")
     sites, months, cell = distinct_cells(data.rows, data.columns, shape[1])
     sums = np.bincount(cell, data.counts * data.values)

@@ -313,7 +313,7 @@ def test_what_does_not_fit_the_fit(fitted, X, says):
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        (CLIENTS[0], r"Expected triplets .* got shape \(12, 8\).*Fit without `shape`"),
+        (CLIENTS[0][:, 1:], r"Expected triplets .* got shape \(12, 7\).*Fit without `shape`"),
         ([[12, 0, 1.0]], r"site numbers to be integers from 0 to 11 .* got 12.0 in triplet 0\. "),
         ([[0, 0, 1.0], [0, 0.5, 1.0]], r"month numbers .* got 0.5 in triplet 1\. "),
         ([[3, 2, -1.0]], r"got -1.0 in site 3, month 2\. Correct it"),
