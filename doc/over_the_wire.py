@@ -13,28 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
-from skfedem._client_vectors import DenseLayout
 from skfedem._federation import ClientRows, ClientSizes, Federation
 from skfedem._history import FLOAT_BITS
 from skfedem._parallel import single_threaded_libraries
 from skfedem._serialization import from_bytes, to_bytes
-from skfedem.clients.group import client_half
+from skfedem.clients.group import client_half, decoded, encoded
 from skfedem.clients.sums import (
     ROWS_OF_A_MEAN,
+    aggregate,
     mean_of_terms,
     mean_term,
-    segments_of,
     segments_of_all,
-    shards_of,
+    weighted_total,
 )
 from skfedem.models.mixture import assignment, messages
 from skfedem.solvers._from_parameters import SOLVERS
-from skfedem.solvers.base import (
-    AggregatedMessages,
-    Broadcast,
-    ClientGroup,
-    message_units_of,
-)
+from skfedem.solvers.base import Broadcast, ClientGroup
+from skfedem.solvers.server import message_units_of
 
 # What a client is willing to send before the first round.
 SET_UP = {
@@ -99,15 +94,14 @@ class Node:
         return field[0], estimate.log_likelihood[0]
 
     def round(self, round_index, outer_loop, reference, parameters):
-        """The client's half of a round: Quant(Δ_i) as bytes, and what else it tells."""
+        """The client's half of a round: its message, with Quant(Δ_i) as bytes."""
         units = message_units_of(self.task, parameters)
         broadcast = Broadcast(round_index, outer_loop, reference, parameters, units)
         group = ClientGroup(self.federation, self.me, self.ids, self.controls, self.states)
         solver = SOLVERS[self.solver]
         message, controls, states = client_half(solver, self.task, broadcast, group)
         self.keep("prepared", self.solver, self.task, controls, tuple(states))
-        encoded = self.task.compressor.encode(message.sent[0])
-        return np.frombuffer(encoded, np.uint8), message.n_expectations, message.log_likelihood
+        return encoded(solver, self.task, message)
 
     def commit(self):
         """The server has closed the round."""
@@ -200,41 +194,20 @@ class PipeClients:
 
     def join(self, solver, task):
         """Tell all clients solver and task."""
-        self.task = task
+        self.solver, self.task, self.layout = solver, task, task.model.vectors(self.sizes)
         self.ask_all("join", solver=solver.name, task=task)
 
     def round(self, broadcast, active):
         """Clients' half of a round."""
-        model, compressor, self.asked = self.task.model, self.task.compressor, active
+        self.asked, agreed = active, (self.solver, self.task)
         told = broadcast._asdict()
         del told["message_units"]
-        replies = self.ask(active.tolist(), "round", **told)
-        encoded, expectations, log_likelihoods = zip(*replies, strict=True) if replies else [()] * 3
-        decoded = [compressor.decode(own.tobytes(), model.n_statistics) for own in encoded]
-        quantized = np.reshape(decoded, (-1, model.n_statistics))
-        if broadcast.message_units is not None:
-            quantized = broadcast.message_units.to_standard(quantized)
-        log_likelihood = np.nan
-        if replies and log_likelihoods[0] is not None:
-            log_likelihood = self.sizes.weights[active] @ np.concatenate(log_likelihoods)
-        return AggregatedMessages(
-            self.summed(active, quantized),
-            n_active=len(active),
-            n_bytes=sum(map(len, encoded)),
-            n_expectations=sum(expectations),
-            log_likelihood=log_likelihood,
-        )
-
-    def summed(self, clients, vectors):
-        """Σ w_i times the vectors of some clients, in the order of the simulation."""
-        lengths, block_rows = self.sizes.lengths, self.task.model.block_rows
-        n_rows = lengths[clients]
-        if self.task.batch_size is not None:
-            n_rows = np.full(len(clients), self.task.batch_size)
-        segments = segments_of(clients, n_rows, shards_of(lengths, block_rows), block_rows)
-        weights = self.sizes.weights[clients]
-        terms = [weights[own] @ vectors[own] for own in segments.slices]
-        return DenseLayout(*vectors.shape).total(clients, terms, segments.shards)
+        answers = self.ask(active.tolist(), "round", **told)
+        messages = [
+            decoded(*agreed, broadcast, self.layout, client, answer)
+            for client, answer in zip(active.tolist(), answers, strict=True)
+        ]
+        return aggregate(*agreed, self.sizes, active, messages)
 
     def commit(self, round_index):
         """Tell those who were asked that the round is closed."""
@@ -245,10 +218,9 @@ class PipeClients:
         told = {"parameters": parameters, "reference": reference, "initial": initial}
         fields, log_likelihoods = zip(*self.ask_all("field", **told), strict=True)
         segments = segments_of_all(self.sizes.lengths, model.block_rows)
-        weights, vectors = self.sizes.weights, np.array(fields)
-        terms = [weights[own] @ vectors[own] for own in segments.slices]
-        field = DenseLayout(*vectors.shape).total(np.arange(len(weights)), terms, segments.shards)
-        return field, float(weights @ np.array(log_likelihoods))
+        every = np.arange(len(self.tables))
+        field = weighted_total(self.layout, self.sizes, every, np.array(fields), segments)
+        return field, float(self.sizes.weights @ np.array(log_likelihoods))
 
     def save(self):
         """V_i of all clients; everything else stays with them."""

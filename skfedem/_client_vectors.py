@@ -43,6 +43,10 @@ class DenseLayout(NamedTuple):
         """Lengths for compressors."""
         return None
 
+    def shape_of(self, client: int) -> tuple[int, ...]:
+        """Shape of the vector of a single client."""
+        return 1, self.length
+
     def uniforms(
         self, seed: int, purpose: int, round_index: int, clients: IntArray, ids: IntArray
     ) -> FloatArray:
@@ -97,6 +101,9 @@ class RaggedLayout(NamedTuple):
 
     def lengths(self, clients: IntArray) -> IntArray:
         return self.offsets[clients + 1] - self.offsets[clients]
+
+    def shape_of(self, client: int) -> tuple[int, ...]:
+        return (int(self.offsets[client + 1] - self.offsets[client]),)
 
     def uniforms(
         self, seed: int, purpose: int, round_index: int, clients: IntArray, ids: IntArray

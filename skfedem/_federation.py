@@ -64,6 +64,11 @@ class ClientSizes(NamedTuple):
         return int(self.lengths.sum())
 
     @property
+    def offsets(self) -> IntArray:
+        """Number of rows before each client's, if all are stacked; and of all rows."""
+        return offsets_of(self.lengths)
+
+    @property
     def effective_n_clients(self) -> float:
         """Number of equally weighted clients whose mean is equally noisy: 1 / Σ w_i²."""
         return 1 / float((self.weights**2).sum())

@@ -3,9 +3,10 @@
 import numpy as np
 
 from problems import federation_of, group_of, index_of, kept_by
-from skfedem.clients.group import client_half
-from skfedem.clients.sums import segments_of, segments_of_all, shards_of
-from skfedem.solvers.base import AggregatedMessages, NoStates
+from skfedem._serialization import from_bytes, to_bytes
+from skfedem.clients.group import client_half, decoded, encoded
+from skfedem.clients.sums import aggregate, segments_of_all, weighted_total
+from skfedem.solvers.base import NoStates
 
 
 class Place:
@@ -21,14 +22,17 @@ class Place:
             self.controls = task.model.vectors(self.federation).zeros()
         self.states = solver.init(task, self.federation)
 
-    def answer(self, broadcast, active):
-        """Message of those who are active here, and their vectors by their numbers."""
+    def answers(self, broadcast, active):
+        """Bytes of the message of each client that is active here, by its number."""
         here = np.flatnonzero(np.isin(self.ids, active))
-        group = group_of(self.solver, self.task.model, self.federation, self, here)
-        group = group._replace(ids=self.ids[here])
-        message, controls, states = client_half(self.solver, self.task, broadcast, group)
-        self.prepared = here, {**states._asdict(), "controls": controls}
-        return message, self.by_client(here, message.quantized)
+        model, sent, self.prepared = self.task.model, {}, []
+        for k in here:
+            group = group_of(self.solver, model, self.federation, self, k)
+            group = group._replace(ids=self.ids[[k]])
+            message, controls, states = client_half(self.solver, self.task, broadcast, group)
+            self.prepared.append((k, {**states._asdict(), "controls": controls}))
+            sent[int(self.ids[k])] = to_bytes(encoded(self.solver, self.task, message))
+        return sent
 
     def by_client(self, here, vectors):
         """Vectors by the numbers of the clients."""
@@ -37,67 +41,39 @@ class Place:
         return {i: vectors[at] for i, at in zip(self.ids[here].tolist(), own, strict=True)}
 
     def commit(self):
-        here, new = self.prepared
-        for name, field in {**self.states._asdict(), "controls": self.controls}.items():
-            if field.size:
-                at = index_of(name, self.solver, self.task.model, self.federation, here)
-                field[at] = new[name]
+        for here, new in self.prepared:
+            for name, field in {**self.states._asdict(), "controls": self.controls}.items():
+                if field.size:
+                    at = index_of(name, self.solver, self.task.model, self.federation, here)
+                    field[at] = new[name]
 
 
 class Places:
     """All clients, at several places; implements ``Clients`` without a set-up.
 
-    The server gets a message of each client, and sums them as the sums of threads are defined.
+    The server gets the bytes of each client's message, and sums them as those of threads are.
     """
 
     def __init__(self, federation, groups):
-        self.sizes, self.federation = federation.sizes, federation  # for the layout, not the rows
+        self.sizes = federation.sizes
         self.places = [Place(federation, ids) for ids in groups]
 
     def join(self, solver, task):
-        self.task, self.layout = task, task.model.vectors(self.federation)
+        self.solver, self.task, self.layout = solver, task, task.model.vectors(self.sizes)
         for place in self.places:
             place.join(solver, task)
 
-    def total(self, vectors, segments):
-        clients = np.array(sorted(vectors), dtype=int)
-        terms = []
-        for own in segments.slices:
-            stacked = np.concatenate([vectors[i] for i in clients[own].tolist()])
-            weights = self.sizes.weights[clients[own]]
-            terms.append(self.layout.weighted(weights, clients[own], stacked))
-        return self.layout.total(clients, terms, segments.shards)
-
-    def mean(self, clients, values):
-        """Σ w_i times numbers of clients, if they were sent."""
-        if any(own is None for own in values.values()) or not values:
-            return np.nan
-        return self.sizes.weights[clients] @ np.array([values[i] for i in clients.tolist()])
-
     def round(self, broadcast, active):
         self.asked = [place for place in self.places if np.isin(place.ids, active).any()]
-        vectors, likelihoods, messages = {}, {}, []
+        sent = {}
         for place in self.asked:
-            message, own = place.answer(broadcast, active)
-            values = message.log_likelihood
-            likelihoods |= dict(
-                zip(own, [None] * len(own) if values is None else values, strict=True)
-            )
-            vectors |= own
-            messages.append(message)
-        model, batch_size = self.task.model, self.task.batch_size
-        n_rows = self.sizes.lengths[active]
-        if batch_size is not None:
-            n_rows = np.full(len(active), batch_size)
-        shards = shards_of(self.sizes.lengths, model.block_rows)
-        segments = segments_of(active, n_rows, shards, model.block_rows)
-        return AggregatedMessages(
-            message_sum=self.total(vectors, segments),
-            n_active=len(active),
-            n_bytes=sum(message.n_bytes for message in messages),
-            n_expectations=sum(message.n_expectations for message in messages),
-            log_likelihood=self.mean(active, likelihoods),
-        )
+            sent |= place.answers(broadcast, active)
+        agreed = self.solver, self.task
+        messages = [
+            decoded(*agreed, broadcast, self.layout, i, from_bytes(sent[i]))
+            for i in active.tolist()
+        ]
+        return aggregate(*agreed, self.sizes, active, messages)
 
     def commit(self, round_index):
         for place in self.asked:
@@ -113,10 +89,15 @@ class Places:
             if initial:
                 place.controls[...] = fields
             vectors |= place.by_client(every, fields)
-            likelihoods |= dict(zip(place.ids.tolist(), estimate.log_likelihood, strict=True))
+            values = estimate.log_likelihood[:, None]
+            likelihoods |= dict(zip(place.ids.tolist(), values, strict=True))
         every = np.arange(self.sizes.n_clients)
+        fields, values = (
+            np.concatenate([own[i] for i in every.tolist()]) for own in (vectors, likelihoods)
+        )
         segments = segments_of_all(self.sizes.lengths, model.block_rows)
-        return self.total(vectors, segments), float(self.mean(every, likelihoods))
+        field = weighted_total(self.layout, self.sizes, every, fields, segments)
+        return field, float(self.sizes.weights @ values)
 
     def save(self):
         """Controls and states of each client, by their names."""

@@ -43,7 +43,8 @@ from skfedem.models.mixture.units import standard_units
 from skfedem.solvers import _from_parameters
 from skfedem.solvers._loop import open_round
 from skfedem.solvers._state import initial_state
-from skfedem.solvers.base import ClientGroup, Problem, Task, server_half
+from skfedem.solvers.base import ClientGroup, Problem, Task
+from skfedem.solvers.server import server_half
 
 LENGTHS = (9, 4, 17, 1, 6, 11)
 # They do not follow the numbers of rows.
@@ -674,12 +675,14 @@ def run_rounds(
     with Workers(1) as workers:
         clients = (places or LocalClients)(federation, workers)
         clients.join(solver, problem.task)
-        server = initial_state(problem, start, clients, control_init=control_init).server
+        state = initial_state(solver, problem, start, clients, control_init=control_init)
+        server = state.server
         yield AfterRound(server, *copies(clients))
         for _ in range(n_rounds):
             broadcast, active = open_round(problem, server)
             aggregated = clients.round(broadcast, active)
-            server, info = server_half(problem, server, aggregated, step_size)
+            half = solver.server_half or server_half
+            server, info = half(problem, server, aggregated, step_size)
             clients.commit(broadcast.round_index)
             yield AfterRound(server, *copies(clients), info, aggregated, active)
 

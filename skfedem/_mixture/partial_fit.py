@@ -104,7 +104,7 @@ def first_call(
     # evaluated here if messages are compressed or clients may be absent, else by the first round.
     whole = problem._replace(task=problem.task._replace(batch_size=None))
     clients.join(FEDEM, whole.task)
-    first = initial_state(whole, start, clients, control_init="zeros", watched=True)
+    first = initial_state(FEDEM, whole, start, clients, control_init="zeros", watched=True)
     first = first._replace(clients=clients.save())
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
     memory = fitted_state(ids, federation.totals, FEDEM.name, problem, first)

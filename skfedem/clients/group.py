@@ -1,6 +1,6 @@
-"""The clients' half of a round for a group of clients at one place.
+"""The clients' half of a round for a group of clients at one place, and messages as bytes.
 
-It is the same for every solver, which only says how s̄_i(T(Ŝ)) is estimated.
+For solvers that only say how s̄_i(T(Ŝ)) is estimated, messages are compressed innovations.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from .. import _random
+from .._client_vectors import ClientVectors
 from .._typing import FloatArray, IntArray
 from ..compression import Compressor
 from ..compression._base import check_compressed, check_n_bytes
 from ..models._base import Estimate
-from ..solvers.base import Broadcast, ClientGroup, Message, Solver, Task
+from ..solvers.base import Broadcast, ClientGroup, EncodedMessage, Message, Solver, Task
 
 # Larger innovations are due to diverging control variates, not to data.
 _DIVERGED = 1e200
@@ -41,6 +42,9 @@ def client_half(
         V_{k+1,i}, to be kept if the server accepts the round, like ``states``.
     states : States
     """
+    if solver.client_half:
+        return solver.client_half(task, broadcast, group)
+    assert solver.estimate is not None  # of a solver without its own half
     estimate, states = solver.estimate(task, broadcast, group)
     innovations = _innovations(task, broadcast, group, estimate)
     quantized, sent, n_bytes = compress(task, broadcast, group, innovations)
@@ -56,6 +60,45 @@ def client_half(
         uncompressed=estimate.uncompressed,
     )
     return message, controls, states
+
+
+def encoded(solver: Solver, task: Task, message: Message) -> EncodedMessage:
+    """The message of a single client as it travels."""
+    if solver.codec:
+        content = solver.codec.encode(task, message)
+    else:
+        content = task.compressor.encode(message.sent.ravel())
+    return EncodedMessage(
+        np.frombuffer(content, np.uint8),
+        message.n_expectations,
+        message.log_likelihood,
+        message.uncompressed,
+        message.reported,
+    )
+
+
+def decoded(
+    solver: Solver,
+    task: Task,
+    broadcast: Broadcast,
+    layout: ClientVectors,
+    client: int,
+    encoded: EncodedMessage,
+) -> Message:
+    """The message of a client, of which the server knows the layout of vectors.
+
+    Raises ValueError if it is damaged.
+    """
+    data, sent = encoded.content.tobytes(), None
+    if solver.codec:
+        quantized = solver.codec.decode(task, broadcast, data)
+    else:
+        shape, units = layout.shape_of(client), broadcast.message_units
+        sent = task.compressor.decode(data, shape[-1]).reshape(shape)
+        quantized = sent if units is None else units.to_standard(sent)
+    told = encoded._asdict()
+    del told["content"]
+    return Message(quantized, sent, n_bytes=len(data), **told)
 
 
 def _innovations(

@@ -40,11 +40,13 @@ from .sums import (
     ROWS_OF_A_MEAN,
     MeanTerm,
     Segments,
+    aggregated,
     mean_of_terms,
     mean_term,
-    segments_of,
     segments_of_all,
+    segments_of_round,
     shards_of,
+    weighted_terms,
 )
 
 
@@ -113,25 +115,17 @@ class LocalClients:
 
     def round(self, broadcast: Broadcast, active: IntArray) -> AggregatedMessages:
         """Clients' half of a round; new states are only prepared."""
-        if self.task.batch_size is None:
-            n_rows = self.federation.lengths_of(active)
-        else:
-            n_rows = np.full(len(active), self.task.batch_size)
-        block_rows = self.task.model.block_rows
-        segments = segments_of(active, n_rows, self.shards, block_rows)
+        federation, block_rows = self.federation, self.task.model.block_rows
+        n_rows = federation.lengths_of(active)
+        segments = segments_of_round(self.task, n_rows, self.shards, active)
         half = partial(self._half, broadcast, active, segments)
         parts = self._by_block(half, segments, block_rows, "round")
-        messages = [message for message, _, _ in parts]
         self._prepared = broadcast.round_index, [prepared for _, _, prepared in parts]
-        terms = [term for _, own, _ in parts for term in own]
-        return AggregatedMessages(
-            message_sum=self.vectors.total(active, terms, segments.shards),
-            n_active=len(active),
-            n_bytes=sum(message.n_bytes for message in messages),
-            n_expectations=sum(message.n_expectations for message in messages),
-            log_likelihood=self._weighted(active, [m.log_likelihood for m in messages]),
-            uncompressed=self._weighted(active, [m.uncompressed for m in messages], 0.0),
-        )
+        messages, total = [message for message, _, _ in parts], np.empty(0)
+        if self.solver.aggregates:
+            terms = [term for _, own, _ in parts for term in own]
+            total = self.vectors.total(active, terms, segments.shards)
+        return aggregated(self.solver, federation.weights, active, messages, total)
 
     def _half(
         self, broadcast: Broadcast, active: IntArray, segments: Segments, block: slice
@@ -140,11 +134,13 @@ class LocalClients:
         first, last = segments.slices[block][0].start, segments.slices[block][-1].stop
         group, own, indices = self._group(active[first:last])
         message, controls, states = client_half(self.solver, self.task, broadcast, group)
-        slices = segments.slices[block]
-        terms = self._terms(self.vectors, group.clients, message.quantized, first, slices)
         prepared = _Prepared((own, controls), list(zip(indices, states, strict=True)))
-        without_vectors = message._replace(quantized=np.empty(0), sent=np.empty(0))
-        return without_vectors, terms, prepared
+        terms: list[FloatArray] = []
+        if self.solver.aggregates:
+            slices = segments.slices[block]
+            terms = self._terms(self.vectors, group.clients, message.quantized, first, slices)
+            message = message._replace(quantized=None)
+        return message._replace(sent=None), terms, prepared
 
     def _group(
         self, clients: IntArray
@@ -174,17 +170,7 @@ class LocalClients:
     ) -> list[FloatArray]:
         """Weighted sums of the segments of a block, whose first client has the number ``first``."""
         segments = [slice(own.start - first, own.stop - first) for own in slices]
-        weights = self.federation.weights[clients]
-        return [
-            layout.weighted(weights[own], clients[own], vectors[at])
-            for own, at in zip(segments, layout.split(clients, segments), strict=True)
-        ]
-
-    def _weighted(self, clients: IntArray, parts: list[Any], nothing: float = np.nan) -> Any:
-        """Σ w_i times numbers that every client sent, or ``nothing``."""
-        if not parts or parts[0] is None:
-            return nothing
-        return self.federation.weights[clients] @ np.concatenate(parts)
+        return weighted_terms(layout, self.federation.weights[clients], clients, vectors, segments)
 
     def commit(self, round_index: int) -> None:
         """Replace the states by those prepared in this round; drop those of another round."""
@@ -300,7 +286,7 @@ class LocalClients:
 
         parts = self._by_block(part, segments, model.block_rows, "evaluation")
         terms = [term for own, _ in parts for term in own]
-        log_likelihood = self._weighted(every, [own for _, own in parts])
+        log_likelihood = federation.weights @ np.concatenate([own for _, own in parts])
         return layout.total(every, terms, segments.shards), float(log_likelihood)
 
     def control(self) -> FloatArray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._client_vectors import sum_by_shard
-from .._federation import MOST_CLIENTS, client_groups, offsets_of
+from .._client_vectors import ClientVectors, sum_by_shard
+from .._federation import MOST_CLIENTS, ClientSizes, client_groups, offsets_of
 from .._typing import FloatArray, IntArray
+from ..solvers.base import AggregatedMessages, Message, Solver, Task
 
 # Clients are cut into at most this many shards, by their numbers of rows alone, ...
 MOST_SHARDS = 16
@@ -71,6 +72,113 @@ def segments_of_all(lengths: IntArray, block_rows: int) -> Segments:
     """Segments of all clients, which read all their rows."""
     every, shards = np.arange(len(lengths)), shards_of(lengths, block_rows)
     return segments_of(every, lengths, shards, block_rows)
+
+
+def segments_of_round(task: Task, n_rows: IntArray, shards: IntArray, active: IntArray) -> Segments:
+    """Segments of the active clients, which have ``n_rows`` rows each, of a round.
+
+    ``shards`` are those of all clients.
+    """
+    if task.batch_size is not None:
+        n_rows = np.full(len(active), task.batch_size)
+    return segments_of(active, n_rows, shards, task.model.block_rows)
+
+
+def weighted_terms(
+    layout: ClientVectors,
+    weights: FloatArray,
+    clients: IntArray,
+    vectors: FloatArray,
+    segments: list[slice],
+) -> list[FloatArray]:
+    """Σ w_i v_i over each of some segments of these clients, from their weights and vectors."""
+    return [
+        layout.weighted(weights[own], clients[own], vectors[at])
+        for own, at in zip(segments, layout.split(clients, segments), strict=True)
+    ]
+
+
+def weighted_total(
+    layout: ClientVectors,
+    sizes: ClientSizes,
+    clients: IntArray,
+    vectors: FloatArray,
+    segments: Segments,
+) -> FloatArray:
+    """Σ w_i v_i over some clients, segment by segment and shard by shard."""
+    weights = sizes.weights[clients]
+    terms = weighted_terms(layout, weights, clients, vectors, segments.slices)
+    return layout.total(clients, terms, segments.shards)
+
+
+def aggregate(
+    solver: Solver,
+    task: Task,
+    sizes: ClientSizes,
+    active: IntArray,
+    messages: list[Message],
+) -> AggregatedMessages:
+    """What the server's half sees of messages that arrive one by one.
+
+    Parameters
+    ----------
+    solver : Solver
+    task : Task
+    sizes : ClientSizes
+        Of all clients.
+    active : ndarray of int, shape (n,)
+        Clients that answered, in increasing order.
+    messages : list of Message
+        Theirs.
+    """
+    total = np.empty(0)
+    if solver.aggregates:
+        layout = task.model.vectors(sizes)
+        shards = shards_of(sizes.lengths, task.model.block_rows)
+        segments = segments_of_round(task, sizes.lengths[active], shards, active)
+        vectors = np.concatenate([own.quantized for own in messages] or [np.empty(0)])
+        total = weighted_total(layout, sizes, active, vectors, segments)
+    return aggregated(solver, sizes.weights, active, messages, total)
+
+
+def aggregated(
+    solver: Solver,
+    weights: FloatArray,
+    active: IntArray,
+    messages: list[Message],
+    message_sum: FloatArray,
+) -> AggregatedMessages:
+    """What the server's half sees, from messages of groups of clients, in order, and their sum.
+
+    ``weights`` are those of all clients.
+    """
+
+    def weighted(parts: list[Any], nothing: float) -> Any:
+        """Σ w_i times numbers that every client sent, or ``nothing``."""
+        sent = parts and parts[0] is not None
+        return weights[active] @ np.concatenate(parts) if sent else nothing
+
+    return AggregatedMessages(
+        message_sum,
+        active=active,
+        n_bytes=sum(own.n_bytes for own in messages),
+        n_expectations=sum(own.n_expectations for own in messages),
+        log_likelihood=weighted([own.log_likelihood for own in messages], np.nan),
+        uncompressed=weighted([own.uncompressed for own in messages], 0.0),
+        each=stacked(messages) if messages and not solver.aggregates else None,
+    )
+
+
+def stacked(parts: list[Any]) -> Any:
+    """Concatenated arrays of nested NamedTuples, whose first axis counts clients; added numbers."""
+    first = parts[0]
+    if first is None:
+        return None
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    if isinstance(first, int):
+        return sum(parts)
+    return type(first)(*(stacked([*own]) for own in zip(*parts, strict=True)))
 
 
 class MeanTerm(NamedTuple):

@@ -181,9 +181,9 @@ class Model(ABC):
         """Number of rows for which an E-step fits into the processor's cache."""
         return max(64, 2**19 // self.n_statistics)
 
-    def vectors(self, federation: Federation) -> ClientVectors:
+    def vectors(self, clients: Federation | ClientSizes) -> ClientVectors:
         """Layout of the clients' vectors in memory: one of length q for each client."""
-        return DenseLayout(federation.n_clients, self.n_statistics)
+        return DenseLayout(clients.n_clients, self.n_statistics)
 
     def message_lengths(self, sizes: ClientSizes) -> IntArray:
         """Distinct lengths of the clients' vectors, in increasing order."""

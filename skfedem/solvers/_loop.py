@@ -26,19 +26,8 @@ from ._state import (
     initial_state,
 )
 from ._stopping import CriterionGains, next_gains, next_sweep, of_these_rows
-from .base import (
-    AggregatedMessages,
-    Broadcast,
-    Clients,
-    Problem,
-    RoundInfo,
-    ServerState,
-    Solver,
-    after_short_step,
-    broadcast_of,
-    outer_loop_of,
-    server_half,
-)
+from .base import AggregatedMessages, Broadcast, Clients, Problem, RoundInfo, ServerState, Solver
+from .server import after_short_step, broadcast_of, outer_loop_of, server_half
 
 
 class Options(NamedTuple):
@@ -91,10 +80,10 @@ def run(
         With the clients' states.
     """
     watched = options.eval_every is not None
-    state = checkpoint.resumed(problem, start, clients) if checkpoint else None
+    state = checkpoint.resumed(solver, problem, start, clients) if checkpoint else None
     if state is None:
         state = initial_state(
-            problem, start, clients, control_init=options.control_init, watched=watched
+            solver, problem, start, clients, control_init=options.control_init, watched=watched
         )
     stopped_by: StoppedBy | None = None
     try:
@@ -166,14 +155,14 @@ def close_round(
     n_uncompressed = model.n_uncompressed * aggregated.n_active
     n_downlink = model.downlink_numbers(problem.sizes, active, before.parameters) + n_uncompressed
     row = history_row(
+        solver,
         after,
         info,
         aggregated.n_active,
         uplink_bits=8 * aggregated.n_bytes + FLOAT_BITS * n_uncompressed,
         downlink_bits=FLOAT_BITS * n_downlink,
     )
-    own = solver.columns(server, info) if solver.columns else {}
-    after.history.append(**row, **evaluation_columns(model), **own)
+    after.history.append(**row, **evaluation_columns(model))
     after.trace.append(model.trace(server.parameters))
     return after
 

@@ -11,7 +11,8 @@ from .._history import FLOAT_BITS, History
 from .._typing import ControlInit, FloatArray
 from ..models._base import Model, Parameters, Start
 from ._stopping import CriterionGains, Sweep, first_stopping
-from .base import Clients, Problem, RoundInfo, ServerState
+from .base import Clients, Problem, ServerState, Solver
+from .server import columns_of_steps
 
 StoppedBy = Literal["keyboard", "callback"]
 
@@ -83,6 +84,7 @@ class Continuation(NamedTuple):
 
 
 def initial_state(
+    solver: Solver,
     problem: Problem,
     start: Start,
     clients: Clients,
@@ -126,8 +128,7 @@ def initial_state(
     if watched and evaluation is not None:
         evaluated = columns_at(model, server, evaluation)
     bits = start.uplink_bits, start.downlink_bits
-    info = RoundInfo(server.control, np.nan, 0, np.nan)
-    state.history.append(**history_row(state, info, 0, *bits), **evaluated)
+    state.history.append(**history_row(solver, state, None, 0, *bits), **evaluated)
     return state
 
 
@@ -155,18 +156,17 @@ def _after_fields(problem: Problem, start: Start) -> Start:
 
 
 def history_row(
-    state: RunState, info: RoundInfo, n_active: int, uplink_bits: int, downlink_bits: int
+    solver: Solver, state: RunState, info: Any, n_active: int, uplink_bits: int, downlink_bits: int
 ) -> dict[str, float]:
     """Row of the history after a round, without what an evaluation fills."""
+    own = (solver.columns or columns_of_steps)(state.server, info)
     return {
         "round": state.n_rounds,
         "epoch": state.epoch,
-        "field_sq_norm": info.field_sq_norm,
-        "step_size": info.step_taken,
+        **own,
         "n_active": n_active,
         "uplink_bits": uplink_bits,
         "downlink_bits": downlink_bits,
-        "safeguarded": info.safeguarded,
     }
 
 

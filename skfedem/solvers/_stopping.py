@@ -9,7 +9,8 @@ import numpy as np
 
 from .._typing import FloatArray
 from ..models._base import Model, Parameters
-from .base import Problem, ServerState, outer_loop_of
+from .base import Problem, ServerState
+from .server import outer_loop_of
 
 # Random rounds have converged after this many consecutive sweeps that gain less than tol ...
 _QUIET = 3

@@ -37,15 +37,9 @@ from ._loop import active_clients, close_round
 from ._state import RunState, checked_criterion, evaluation_columns, history_row
 from ._step_size import averaging_rate, stream_step_size
 from ._stopping import first_sweep
-from .base import (
-    Clients,
-    NoStates,
-    Problem,
-    RoundInfo,
-    ServerState,
-    broadcast_of,
-)
+from .base import Clients, NoStates, Problem, RoundInfo, ServerState
 from .fedem import FEDEM
+from .server import broadcast_of
 
 
 def batches(
@@ -186,7 +180,7 @@ def _without_clients(problem: Problem, state: RunState, before: ServerState) -> 
     server = before._replace(round_index=before.round_index + 1)
     state = state._replace(server=server)
     info = RoundInfo(before.control, np.nan, safeguarded=0, step_taken=0.0)
-    row = history_row(state, info, 0, uplink_bits=0, downlink_bits=0)
+    row = history_row(FEDEM, state, info, 0, uplink_bits=0, downlink_bits=0)
     state.history.append(**row, **evaluation_columns(problem.model))
     state.trace.append(problem.model.trace(server.parameters))
     return state

@@ -7,7 +7,7 @@ and control variates, which ``skfedem.clients`` has for all solvers), messages, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import ceil, inf, nan
+from math import inf, nan
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,29 +25,8 @@ from .._federation import (
 from .._serialization import serializable
 from .._typing import FloatArray, IntArray, Participation, Schedule
 from ..compression import Compressor
-from ..models._base import Estimate, Model, Parameters, Step
+from ..models._base import Estimate, Model, Parameters
 from ..participation import inclusion_probability
-
-
-class StepLimits(NamedTuple):
-    """Limits of automatic steps.
-
-    Attributes
-    ----------
-    shrinkage_of_short, shrinkage_of_noisy : float
-        Factor for the limit after a step that had to be shortened, and after one that was too noisy
-        to be repeated many times.
-    frozen_rounds : float
-        After a shortened step, Ŝ is frozen for this many times (1 + ω) / p rounds, in which control
-        variates adapt. With 1, up to eight steps in a row were shortened; 6 was no better than 3.
-    """
-
-    shrinkage_of_short: float = 0.7
-    shrinkage_of_noisy: float = 0.95
-    frozen_rounds: float = 3.0
-
-
-STEP_LIMITS = StepLimits()
 
 
 @serializable
@@ -201,10 +180,11 @@ class Message(NamedTuple):
 
     Attributes
     ----------
-    quantized : ndarray
-        Quant(Δ_i) as decoded by the server; client vectors.
-    sent : ndarray
-        The same in the ``message_units`` of the broadcast, if any: what the compressor encodes.
+    quantized : ndarray or NamedTuple of arrays
+        What the server decodes: Quant(Δ_i) as client vectors, or what a solver with its own
+        ``client_half`` defines, with one entry per client.
+    sent : ndarray or None
+        Quant(Δ_i) in the ``message_units`` of the broadcast, if any: what the compressor encodes.
     n_bytes : int
         Total length of the encoded messages.
     n_expectations : int
@@ -213,30 +193,60 @@ class Message(NamedTuple):
         Mean log-likelihood of each client's rows in nats, if all rows were read.
     uncompressed : ndarray of shape (n_clients, n_uncompressed) or None
         What else the clients send in a stream, see ``Model.n_uncompressed``.
+    reported : ndarray of shape (n_clients, n_reported) or None
+        Numbers for the history alone, which are not counted among the bits.
     """
 
-    quantized: FloatArray
-    sent: FloatArray
+    quantized: Any
+    sent: Any
     n_bytes: int
     n_expectations: int
     log_likelihood: FloatArray | None = None
     uncompressed: FloatArray | None = None
+    reported: FloatArray | None = None
+
+
+@serializable
+class EncodedMessage(NamedTuple):
+    """What leaves a client in a round, and can be decoded without those of others.
+
+    Attributes
+    ----------
+    content : ndarray of uint8
+        ``Message.quantized`` as bytes, whose number the history counts.
+    n_expectations, log_likelihood, uncompressed, reported
+        As in ``Message``.
+    """
+
+    content: NDArray[np.uint8]
+    n_expectations: int
+    log_likelihood: FloatArray | None = None
+    uncompressed: FloatArray | None = None
+    reported: FloatArray | None = None
 
 
 class AggregatedMessages(NamedTuple):
-    """Sums over the messages of the active clients.
+    """What the server's half sees of the messages of the clients that answered, ``active``.
 
     ``message_sum`` is Σ w_i Quant(Δ_i). ``log_likelihood`` is the weighted sum of the clients'
     means if they read all rows, otherwise NaN, and ``uncompressed`` that of what they also sent in
-    a stream. The others are plain sums.
+    a stream. The numbers are plain sums. If the solver does not aggregate, ``each`` has the
+    messages of all, stacked in the order of the clients (None if there are none), and
+    ``message_sum`` is empty.
     """
 
     message_sum: FloatArray
-    n_active: int
+    active: IntArray
     n_bytes: int
     n_expectations: int
     log_likelihood: float = nan
     uncompressed: FloatArray | float = 0.0
+    each: Message | None = None
+
+    @property
+    def n_active(self) -> int:
+        """Number of these clients."""
+        return len(self.active)
 
 
 class ServerState(NamedTuple):
@@ -306,6 +316,17 @@ class Clients(SetUp, Protocol):
         """Replace controls and states by saved ones."""
 
 
+class Codec(NamedTuple):
+    """Messages as bytes: of one client, so that each can be decoded alone.
+
+    ``encode(task, message)`` returns the bytes, as many as ``message.n_bytes`` says, and
+    ``decode(task, broadcast, data)`` what ``message.quantized`` was.
+    """
+
+    encode: Callable[[Task, Message], bytes]
+    decode: Callable[[Task, Broadcast, bytes], Any]
+
+
 class Solver(NamedTuple):
     """How clients estimate s̄_i(T(Ŝ)), and what they keep for it; a record of functions.
 
@@ -328,22 +349,33 @@ class Solver(NamedTuple):
     server_half : callable or None
         The server's half of a round in place of ``server_half``.
     columns : callable or None
-        ``columns(server, info)`` returns further columns of the history.
+        ``columns(server, info)`` returns columns of the history in place of ``columns_of_steps``;
+        ``info`` is what the server's half returned, or None before the first round.
     schedule : callable or None
         ``schedule(problem)`` returns the automatic schedule of γ in place of that for all solvers;
         it may contain steps of 0.
+    client_half : callable or None
+        ``client_half(task, broadcast, group)`` in place of that of ``skfedem.clients.group``, which
+        sends innovations; ``estimate`` is not used then.
+    codec : Codec or None
+        How these messages become bytes, unless they are client vectors for the compressor.
+    aggregates : bool
+        Whether the server's half only gets the sum of the messages; else, it gets each of them.
     """
 
     name: str
-    estimate: Callable[[Task, Broadcast, ClientGroup], tuple[Estimate, Any]]
+    estimate: Callable[[Task, Broadcast, ClientGroup], tuple[Estimate, Any]] | None = None
     init: Callable[[Task, Federation], Any] = lambda task, federation: NoStates()
     per_client: tuple[str, ...] = ()
     per_row: tuple[str, ...] = ()
     variance_reduced: bool = False
     is_random: bool = False
-    server_half: Callable[..., tuple[ServerState, RoundInfo]] | None = None
-    columns: Callable[[ServerState, RoundInfo], dict[str, float]] | None = None
+    server_half: Callable[..., tuple[ServerState, Any]] | None = None
+    columns: Callable[[ServerState, Any], dict[str, float]] | None = None
     schedule: Callable[[Problem], Schedule] | None = None
+    client_half: Callable[[Task, Broadcast, ClientGroup], tuple[Message, Any, Any]] | None = None
+    codec: Codec | None = None
+    aggregates: bool = True
 
 
 def row_keys(group: ClientGroup) -> NDArray[np.uint64]:
@@ -369,113 +401,3 @@ def draw_minibatch(task: Task, round_index: int, group: ClientGroup) -> Any:
     else:
         batches = draw_weighted_minibatches(uniforms, federation, clients)
     return task.model.minibatch(federation, clients, batches)
-
-
-def outer_loop_of(problem: Problem, server: ServerState) -> int:
-    """Number of the outer loop of the next round."""
-    return server.round_index // problem.n_inner + server.n_restarts
-
-
-def broadcast_of(problem: Problem, server: ServerState) -> Broadcast:
-    """Message of the server to the clients at the start of a round."""
-    model, parameters = problem.model, server.parameters
-    return Broadcast(
-        server.round_index,
-        outer_loop_of(problem, server),
-        model.reference(server.statistics),
-        parameters,
-        message_units_of(problem.task, parameters),
-    )
-
-
-def message_units_of(task: Task, parameters: Parameters) -> Any:
-    """Units in which messages are compressed; None for those of the statistics."""
-    return task.model.message_units(parameters) if task.omega else None
-
-
-def mean_field(problem: Problem, server: ServerState, aggregated: AggregatedMessages) -> FloatArray:
-    """H, the server's estimate of the mean field (line 14 of Algorithm 1)."""
-    share = problem.inclusion_probability * problem.participating_weight
-    return server.control + aggregated.message_sum / share
-
-
-def after_short_step(problem: Problem, server: ServerState) -> ServerState:
-    """State after a shortened automatic step: a new outer loop, and rounds with step 0.
-
-    SPIDER's running estimates would keep the errors accumulated so far. So would V, if messages are
-    compressed or clients absent: the next steps would fail as well, each shortening all later ones.
-    """
-    server = server._replace(n_restarts=server.n_restarts + 1)
-    p = problem.inclusion_probability
-    uses_control = problem.task.control_step > 0 and (problem.omega > 0 or p < 1)
-    if problem.persistent_noise or not uses_control:
-        return server
-    frozen = ceil(STEP_LIMITS.frozen_rounds * (1 + problem.omega) / p)
-    return server._replace(frozen_until=server.round_index + frozen)
-
-
-def server_half(
-    problem: Problem, server: ServerState, aggregated: AggregatedMessages, step_size: float
-) -> tuple[ServerState, RoundInfo]:
-    """Server's half of a round: H, Ŝ, V, T(Ŝ) (lines 14-17 of Algorithm 1, 13-16 of Algorithm 2).
-
-    Parameters
-    ----------
-    problem : Problem
-    server : ServerState
-    aggregated : AggregatedMessages
-        Σ over the active clients of w_i Quant(Δ_i).
-    step_size : float
-        γ.
-
-    Returns
-    -------
-    server : ServerState
-    info : RoundInfo
-    """
-    model = problem.model
-    field = model.stream_field(
-        server.parameters,
-        server.statistics,
-        mean_field(problem, server, aggregated),
-        aggregated.uncompressed / problem.participating_weight,
-        step_size,
-    )
-    if step_size == 0:  # Ŝ is fixed while V adapts
-        step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
-    else:
-        step = model.server_step(server.statistics, field, step_size, exact=problem.exact)
-    after = after_step(problem, server, aggregated, step)
-    after = after._replace(step_limit=_limit_after(problem, server.step_limit, step_size, step))
-    return after, round_info(server, field, step)
-
-
-def after_step(
-    problem: Problem, server: ServerState, aggregated: AggregatedMessages, step: Step
-) -> ServerState:
-    """State after a step: Ŝ, T(Ŝ) and V."""
-    control = server.control
-    if problem.task.has_controls:
-        control = control + problem.task.control_step * aggregated.message_sum
-    return server._replace(
-        round_index=server.round_index + 1,
-        statistics=step.statistics,
-        parameters=problem.model.maximization(step.statistics),
-        control=control,
-        has_field=True,
-    )
-
-
-def round_info(server: ServerState, field: FloatArray, step: Step) -> RoundInfo:
-    """Summary of a round that began with this state."""
-    sq_norm = step.field_sq_norm if server.has_field else nan
-    return RoundInfo(field, sq_norm, step.safeguarded, step.step_taken)
-
-
-def _limit_after(problem: Problem, limit: float, step_size: float, step: Step) -> float:
-    """Limit of automatic steps after a step γ, smaller if that was shortened or too noisy."""
-    if step.step_taken < step_size:
-        return min(limit, STEP_LIMITS.shrinkage_of_short * step_size)
-    if step.noisy and problem.persistent_noise:
-        return min(limit, STEP_LIMITS.shrinkage_of_noisy * step_size)
-    return limit

@@ -26,11 +26,9 @@ from .base import (
     ServerState,
     Solver,
     Task,
-    after_step,
-    mean_field,
-    round_info,
     row_keys,
 )
+from .server import after_step, mean_field, round_info
 
 # Rounds of simulation only, in which the chains and the control variates begin.
 N_FIRST_ROUNDS = 5

@@ -15,10 +15,11 @@ from problems import (
     run_rounds,
     weighted_sum,
 )
-from skfedem.clients.group import client_half
+from skfedem._serialization import from_bytes, to_bytes
+from skfedem.clients.group import client_half, decoded, encoded
 from skfedem.clients.local import LocalClients
 from skfedem.models._base import RowModel
-from skfedem.solvers.base import broadcast_of
+from skfedem.solvers.server import broadcast_of
 
 
 @every_solver
@@ -81,33 +82,36 @@ def test_a_client_needs_nobody_elses_rows(case, solver, setting):
 
 
 def message_of_three(case, solver, setting):
-    """Problem, broadcast, clients and message of a later round."""
+    """Problem, broadcast, clients and message of a later round, and what stood before it."""
     problem, (_, _, last, *_) = first_rounds(case, solver, setting)
     broadcast, clients = broadcast_of(problem, last.server), np.array([0, 2, 3])
     group = group_of(solver, case.model, case.federation, last, clients)
-    return problem, broadcast, clients, client_half(solver, problem.task, broadcast, group)[0]
+    message, *_ = client_half(solver, problem.task, broadcast, group)
+    return problem, broadcast, clients, message, last
 
 
+@pytest.mark.usefixtures("cells_one_by_one")
 @every_solver
 @every_setting
 def test_what_is_sent_is_what_the_server_reads_and_as_long_as_is_said(case, solver, setting):
-    problem, broadcast, clients, message = message_of_three(case, solver, setting)
-    vectors, compressor = case.model.vectors(case.federation), problem.task.compressor
-    n_bytes, decoded = 0, np.empty_like(message.sent)
-    for k in range(len(clients)):
-        own = vectors.submask(clients, np.arange(len(clients)) == k)
-        data = compressor.encode(message.sent[own].ravel())
-        n_bytes, length = n_bytes + len(data), message.sent[own].size
-        decoded[own] = compressor.decode(data, length)
+    problem, broadcast, clients, message, last = message_of_three(case, solver, setting)
+    layout, n_bytes = case.model.vectors(case.federation.sizes), 0
+    for k, client in enumerate(clients.tolist()):
+        group = group_of(solver, case.model, case.federation, last, client)
+        alone, *_ = client_half(solver, problem.task, broadcast, group)
+        data = to_bytes(encoded(solver, problem.task, alone))
+        read = decoded(solver, problem.task, broadcast, layout, client, from_bytes(data))
+        assert_same(read, alone)
+        own = case.model.vectors(case.federation).submask(clients, np.arange(len(clients)) == k)
+        assert_array_equal(read.quantized, message.quantized[own])
+        n_bytes += read.n_bytes
     assert message.n_bytes == n_bytes
-    units = broadcast.message_units
-    assert_array_equal(units.to_standard(decoded) if units else decoded, message.quantized)
 
 
 @every_solver
 @every_setting
 def test_clients_tell_the_log_likelihood_of_all_their_rows(case, solver, setting):
-    problem, broadcast, clients, message = message_of_three(case, solver, setting)
+    problem, broadcast, clients, message, _ = message_of_three(case, solver, setting)
     # Convergence of exact rounds is judged by it; elsewhere it may be left out.
     assert message.log_likelihood is not None or not problem.exact
     if message.log_likelihood is not None:

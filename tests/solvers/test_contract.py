@@ -19,7 +19,8 @@ from problems import (
 from skfedem import _parallel
 from skfedem._federation import offsets_of, sample_weight_of
 from skfedem.clients.local import LocalClients
-from skfedem.solvers.base import AggregatedMessages, broadcast_of, server_half
+from skfedem.solvers.base import AggregatedMessages
+from skfedem.solvers.server import broadcast_of, server_half
 
 
 @every_solver
@@ -112,7 +113,7 @@ def server_half_of_a_message(case, solver, setting):
 
 def aggregated(message_sum):
     """Messages of six clients with this sum."""
-    return AggregatedMessages(message_sum, n_active=6, n_bytes=0, n_expectations=0)
+    return AggregatedMessages(message_sum, np.arange(6), n_bytes=0, n_expectations=0)
 
 
 @every_solver

@@ -22,10 +22,8 @@ from problems import (
 from skfedem import FederatedGaussianMixture
 from skfedem.clients.group import client_half, compress
 from skfedem.compression import Dithering
-from skfedem.solvers.base import (
-    Broadcast,
-    broadcast_of,
-)
+from skfedem.solvers.base import Broadcast
+from skfedem.solvers.server import broadcast_of
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 

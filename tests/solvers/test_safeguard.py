@@ -29,10 +29,8 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.compression import Dithering
 from skfedem.datasets import make_federated_mixture
 from skfedem.solvers import _from_parameters
-from skfedem.solvers.base import (
-    ServerState,
-    after_short_step,
-)
+from skfedem.solvers.base import ServerState
+from skfedem.solvers.server import after_short_step
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 

@@ -21,11 +21,8 @@ from problems import (
 from skfedem import FederatedGaussianMixture
 from skfedem.models.mixture import gaussian_mixture
 from skfedem.solvers import _from_parameters
-from skfedem.solvers.base import (
-    AggregatedMessages,
-    ServerState,
-    server_half,
-)
+from skfedem.solvers.base import AggregatedMessages, ServerState
+from skfedem.solvers.server import server_half
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
@@ -60,7 +57,8 @@ def after_noise(step_size, persistent_noise=True, step_limit=np.inf):
     server = ServerState(
         0, start.statistics, start.parameters, np.zeros(model.n_statistics), step_limit
     )
-    return server_half(problem, server, AggregatedMessages(field.ravel(), 2, 0, 0), step_size)
+    aggregated = AggregatedMessages(field.ravel(), np.arange(2), 0, 0)
+    return server_half(problem, server, aggregated, step_size)
 
 
 # Of 90 times a mass, 0.6 sqrt(2 / γ) times it is too much for such steps to add up.

@@ -14,7 +14,8 @@ from skfedem.solvers._stopping import (
     next_sweep,
     no_gains,
 )
-from skfedem.solvers.base import Problem, Task, outer_loop_of
+from skfedem.solvers.base import Problem, Task
+from skfedem.solvers.server import outer_loop_of
 
 
 def stops(values, steps, tol=0.1, n_quiet=1):

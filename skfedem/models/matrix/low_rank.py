@@ -143,9 +143,9 @@ class LowRankModel(Model):
         """Numbers of observed cells of the clients."""
         return np.unique(sizes.lengths)
 
-    def vectors(self, federation: Federation) -> RaggedLayout:
+    def vectors(self, clients: Federation | ClientSizes) -> RaggedLayout:
         """One number for each cell that a client observed."""
-        return RaggedLayout(federation.offsets, self.positions, self.n_statistics)
+        return RaggedLayout(clients.offsets, self.positions, self.n_statistics)
 
     def reference(self, statistics: ServerIterate) -> float:
         """0, because residuals are fields already."""
