@@ -8,6 +8,7 @@ from copy import copy
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -141,6 +142,12 @@ def unfitted(estimator: _Estimator) -> _Estimator:
     for name in ("n_features_in_", "feature_names_in_"):
         vars(checked).pop(name, None)
     return checked
+
+
+def read_parameters(estimator: BaseEstimator) -> Any:
+    """Record of all parameters of an estimator, as Python's numbers; nothing else of it."""
+    parameters = parameters_of(estimator)
+    return SimpleNamespace(**{name: python_number(value) for name, value in parameters.items()})
 
 
 def in_python_numbers(estimator: _Estimator) -> _Estimator:

@@ -2,71 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import Tags
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
-from ._data.cells import CellData, read_cells
-from ._data.features import features_of, store
-from ._data.frame_labels import fit_labels, labels_of_shape
-from ._data.matrices import holds_clients
-from ._federation import Federation
+from ._data.cells import read_cells
+from ._data.features import features_of
+from ._estimators.fit import fit
+from ._imputer.fit import MatrixFit, known_attributes
 from ._imputer.imputation import FittedMatrix, tags_of_matrices
-from ._imputer.warnings import warn_of_fit
-from ._parallel import Workers
 from ._parameters import (
     check_choice,
-    check_minibatches,
     check_number,
     check_rank,
     check_switch,
-    in_python_numbers,
+    read_parameters,
     unfitted,
 )
-from ._random import seeds_of_runs
-from ._typing import (
-    ClientWeights,
-    CompressorName,
-    ControlInit,
-    EffectsName,
-    FamilyName,
-    FilePath,
-    FloatArray,
-    IntArray,
-    MatricesLike,
-    Participation,
-    RowsName,
-    Seed,
-    Shape,
-    SolverName,
-    StepSize,
-)
-from .clients.local import LocalClients
-from .compression import Compressor
-from .models._base import Start
+from ._typing import FilePath, MatricesLike, Shape
 from .models.matrix.families import FAMILIES
-from .models.matrix.low_rank import LowRankModel
 from .models.matrix.main_effects import EFFECTS
-from .models.matrix.start import cell_federation, low_rank_model, start_again, start_run
-from .models.matrix.theta import Theta
-from .solvers._fit_task import FitTask
-from .solvers._fitted_state import continued, fitted_state, same_rows
-from .solvers._from_parameters import (
-    SOLVERS,
-    check_federated_parameters,
-    federated_problem,
-    run_solver,
-)
-from .solvers._resume import check_checkpoint_parameters, seed_of
-from .solvers._state import RunState, evaluate
-from .solvers.base import Problem, ServerState
+from .models.matrix.start import MatrixParameters, cell_federation
+from .solvers._from_parameters import check_federated_parameters
+from .solvers._parameters import ResumableParameters
+from .solvers._resume import check_checkpoint_parameters
 
 
-class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Parameters(ResumableParameters, MatrixParameters):
+    """Parameters of the constructor, which sets them as attributes."""
+
+    max_iter: int | None = 500
+    tol: float = 1e-6
+    warm_start: bool = False
+
+
+class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix, _Parameters):
     """Low-rank model of a matrix whose cells were observed by several clients.
 
     FedMissEM, Appendix F.2 of [1]_, for counts, presences or measurements, say of sites by months.
@@ -155,20 +130,20 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         never. Exact rounds need none.
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results, up to rounding also on other machines.
-    warm_start : bool, default=False
-        Whether to start from the θ of the last fit. If that also had ``warm_start=True`` and the
-        same observations, the clients keep their control variates; with unchanged rank, penalties
-        and effects, the run continues as if it had not been interrupted.
     n_jobs : int, default=None
         Number of threads that simulate the clients, as in joblib; short rounds use one. The result
         does not depend on it.
+    verbose : int, default=0
+        Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
     checkpoint : path-like, default=None
         File in which to save the run for ``fit(..., resume_from=path)``. The previous save is kept,
         with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
         Number of rounds between saves. The last round is saved too, unless interrupted.
-    verbose : int, default=0
-        Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
+    warm_start : bool, default=False
+        Whether to start from the θ of the last fit. If that also had ``warm_start=True`` and the
+        same observations, the clients keep their control variates; with unchanged rank, penalties
+        and effects, the run continues as if it had not been interrupted.
 
     Attributes
     ----------
@@ -255,89 +230,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
            [2. , 3. , 5. ]])
     """
 
-    row_factors_: FloatArray
-    singular_values_: FloatArray
-    column_factors_: FloatArray
-    row_effects_: FloatArray
-    column_effects_: FloatArray
-    intercept_: float
-    objective_: float
-    n_iter_: int
-    converged_: bool
-    history_: dict[str, NDArray[Any]]
-    unobserved_rows_: IntArray
-    unobserved_columns_: IntArray
-    row_offsets_: IntArray | None
-    client_drift_: FloatArray
-    n_clients_: int
-    client_ids_: NDArray[Any]
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-
     __metadata_request__fit = {"clients": True, "shape": True}
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
-
-    def __init__(
-        self,
-        rank: int | None = 2,
-        *,
-        family: FamilyName = "gaussian",
-        penalty: float = 1.0,
-        effects: EffectsName = "both",
-        effects_penalty: float = 0.1,
-        rows: RowsName = "shared",
-        missing_values: float = np.nan,
-        solver: SolverName = "fedem",
-        step_size: StepSize = "auto",
-        control_step: float | Literal["auto"] = "auto",
-        control_init: ControlInit = "field",
-        batch_size: int | None = None,
-        replacement: bool = True,
-        n_inner: int | Literal["auto"] = "auto",
-        compressor: CompressorName | Compressor | None = "dithering",
-        omega: float = 0.0,
-        participation: Participation = 1.0,
-        client_weights: ClientWeights = "n_samples",
-        max_iter: int | None = 500,
-        max_epochs: float | None = None,
-        tol: float = 1e-6,
-        eval_every: int | Literal["auto"] | None = "auto",
-        random_state: Seed = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        checkpoint: FilePath | None = None,
-        checkpoint_every: int = 100,
-        verbose: int = 0,
-    ) -> None:
-        self.rank = rank
-        self.family = family
-        self.penalty = penalty
-        self.effects = effects
-        self.effects_penalty = effects_penalty
-        self.rows = rows
-        self.missing_values = missing_values
-        self.solver = solver
-        self.step_size = step_size
-        self.control_step = control_step
-        self.control_init = control_init
-        self.batch_size = batch_size
-        self.replacement = replacement
-        self.n_inner = n_inner
-        self.compressor = compressor
-        self.omega = omega
-        self.participation = participation
-        self.client_weights = client_weights
-        self.max_iter = max_iter
-        self.max_epochs = max_epochs
-        self.tol = tol
-        self.eval_every = eval_every
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.verbose = verbose
 
     @with_callbacks
     def fit(
@@ -404,45 +299,18 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
             not fit the data, or a checkpoint could not be written.
         """
         self._check_parameters()
-        settings = in_python_numbers(unfitted(self))
-        data = read_cells(settings, X, clients, shape=shape, family=FAMILIES[self.family])
+        settings, checked = read_parameters(self), unfitted(self)
+        data = read_cells(checked, X, clients, shape=shape, family=FAMILIES[self.family])
         check_rank("rank", self.rank, data.shape)
-        ids = data.ids[data.observers]
+        known = known_attributes(settings, X, clients, shape, data) | features_of(checked)
+        theta, memory = self._warm_theta(data, known), getattr(self, "_memory", None)
         federation = cell_federation(data, self.client_weights)
-        check_minibatches(settings, federation.lengths, ids, "observed cells")
-        known = self._known(X, clients, shape, data, settings)
-        theta = self._warm_theta(data, known)
-        (seed,) = seeds_of_runs(self.random_state, 1)
-        seed = seed_of(self, seed, resume_from)
-        task = FitTask(self, X, y, settings.max_iter)
-        with Workers(self.n_jobs) as workers:
-            observers = LocalClients(federation, workers)
-            digest = observers.fingerprint() if self.warm_start else ""
-            base_measures = data.log_base_measure[data.observers]
-            model = low_rank_model(settings, observers, data.shape, base_measures)
-            problem = federated_problem(settings, model, federation.sizes, seed)
-            start = self._start(model, problem, observers, ids, theta, digest)
-            tasks = task.begin_start(
-                lambda run: {**known, **_so_far(run.server, run.n_rounds, data.origin)}
-            )
-            result = run_solver(settings, problem, start, observers, resume_from, tasks)
-            objective = result.final_criterion
-            if np.isnan(objective):
-                objective = evaluate(problem, result.server, observers).criterion
-        memory = None
-        if self.warm_start:  # only if asked for: it is as large as the data
-            memory = fitted_state(ids, federation.totals, self.solver, problem, result, digest)
-        outcome = _outcome(federation, result, data, objective) | {"_memory": memory}
-        store(self, known, **outcome)
-        task.end()
-        warn_of_fit(self, X, data, problem, result)
-        return self
+        steps = MatrixFit(settings, X, data, federation, known, theta, memory)
+        return fit(self, steps, X, y, resume_from=resume_from)
 
     def __sklearn_tags__(self) -> Tags:
         """Accept NaN and sparse matrices."""
         return tags_of_matrices(super().__sklearn_tags__(), self.family)
-
-    # ---- fitting
 
     def _check_parameters(self) -> None:
         if self.rank is not None:
@@ -455,96 +323,3 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix):
         check_switch("warm_start", self.warm_start)
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
-
-    def _start(
-        self,
-        model: LowRankModel,
-        problem: Problem,
-        observers: LocalClients,
-        ids: NDArray[Any],
-        theta: Theta | None,
-        digest: str,
-    ) -> Start:
-        """Start of a run: the end of the last fit if it had these cells, its θ, or a new start."""
-        totals, memory = observers.federation.totals, getattr(self, "_memory", None)
-        if theta is not None and memory and same_rows(memory, totals, ids, digest):
-            observers.messages.clear()  # the server knows these cells already
-            start = start_again(model, memory.model, memory.server, theta)
-            observers.join(SOLVERS[self.solver], problem.task)
-            return continued(memory, self.solver, problem, observers, start, totals, ids, digest)
-        return start_run(model, theta).after(*observers.bits())
-
-    def _known(
-        self,
-        X: MatricesLike,
-        clients: ArrayLike | None,
-        shape: Shape | None,
-        data: CellData,
-        checked: Self,
-    ) -> dict[str, Any]:
-        """Attributes that the data and the parameters determine before the first round."""
-        # If labels divide a matrix among clients, they do not share their rows.
-        has_sites = self.rows == "shared" and (clients is None or shape is not None)
-        labels = fit_labels(X, self.rows) if shape is None else labels_of_shape(shape)
-        return {
-            "n_clients_": len(data.ids),
-            "client_ids_": data.ids,
-            "row_offsets_": data.row_offsets,
-            "unobserved_rows_": _absent(data.rows, data.shape[0]),
-            "unobserved_columns_": _absent(data.columns, data.shape[1]),
-            # Parameters of this fit, which set_params may change later.
-            "_fitted_family": self.family,
-            "_fitted_effects": self.effects,
-            "_fitted_penalty": float(self.penalty),
-            "_fitted_effects_penalty": float(self.effects_penalty),
-            "_shape": data.shape,
-            "_has_triplets": shape is not None,
-            "_has_triplets_alone": shape is not None and not holds_clients(X),
-            "_has_sites": has_sites,
-            "_row_labels": labels[0],
-            "_column_labels": labels[1],
-            **features_of(checked),
-        }
-
-
-def _absent(numbers: IntArray, size: int) -> IntArray:
-    """Numbers below a size that do not occur."""
-    return np.flatnonzero(np.bincount(numbers, minlength=size) == 0)
-
-
-def _outcome(
-    federation: Federation, result: RunState, cells: CellData, objective: float
-) -> dict[str, Any]:
-    """Fitted attributes that result from a run."""
-    drift = np.zeros(len(cells.ids))
-    # Divided by the root of the number of visits, so that many visits alone do not look like drift.
-    assert result.clients is not None  # the run has ended
-    if result.clients["controls"].size:
-        squares = result.clients["controls"] ** 2 / cells.counts
-        sums = np.add.reduceat(squares, federation.offsets[:-1])
-        drift[cells.observers] = np.sqrt(federation.lengths * sums)
-    return {
-        **_so_far(result.server, result.n_rounds, cells.origin),
-        "objective_": float(objective),
-        "converged_": result.converged,
-        "history_": {**result.history.as_dict(), "singular_values": np.array(result.trace)},
-        "client_drift_": drift,
-        "_stopped_by": result.stopped_by,
-    }
-
-
-def _so_far(server: ServerState, n_rounds: int, origin: float) -> dict[str, Any]:
-    """Fitted attributes that follow from the server's state; its θ is relative to ``origin``."""
-    effects, low_rank = server.parameters.natural  # copied: the memory keeps them
-    return {
-        "intercept_": float(effects.intercept) + origin,
-        "row_effects_": effects.rows.copy(),
-        "column_effects_": effects.columns.copy(),
-        "row_factors_": low_rank.left.copy(),
-        "singular_values_": low_rank.singular_values.copy(),
-        "column_factors_": low_rank.right.copy(),
-        "_largest_theta": float(server.statistics.iterate.theta.max()),
-        "n_iter_": n_rounds,
-        "converged_": False,
-        "_memory": None,  # the memory of an earlier fit belongs to another θ
-    }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
@@ -19,7 +18,7 @@ from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_search.fitted_search import FittedSearch
 from ._penalty_search.held_out import check_minibatches_without_folds, fold_of_cells
-from ._penalty_search.penalty_grid import Grid, checked_grid
+from ._penalty_search.penalty_grid import Grid, SearchParameters, checked_grid
 from ._penalty_search.penalty_path import (
     Trial,
     cv_results_of,
@@ -28,31 +27,26 @@ from ._penalty_search.penalty_path import (
     search_grid,
 )
 from ._random import seeds_of_runs
-from ._typing import (
-    ClientWeights,
-    CompressorName,
-    ControlInit,
-    EffectsName,
-    FamilyName,
-    MatricesLike,
-    Participation,
-    RowsName,
-    Seed,
-    Shape,
-    SolverName,
-    StepSize,
-)
-from .compression import Compressor
+from ._typing import MatricesLike, Shape
 from .impute import FederatedMatrixImputer
 from .models.matrix.families import FAMILIES
 from .solvers._from_parameters import check_federated_parameters
+from .solvers._parameters import FederatedParameters
 
 # Last gain of a path, in nats per held-out cell, below which a bounded rank needs no smaller
 # penalty: the remaining gain was then 0.2 to 0.7 times the last one.
 _NEGLIGIBLE_GAIN = 0.1
 
 
-class FederatedMatrixImputerCV(FittedSearch):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Parameters(FederatedParameters, SearchParameters):
+    """Parameters of the constructor, which sets them as attributes."""
+
+    max_iter: int | None = 200
+    tol: float = 1e-6
+
+
+class FederatedMatrixImputerCV(FittedSearch, _Parameters):
     """FederatedMatrixImputer with rank and penalties chosen by cross-validation.
 
     The observed cells are split at random into ``n_splits`` folds, the same for all clients. For
@@ -198,81 +192,9 @@ class FederatedMatrixImputerCV(FittedSearch):
     (30, 12)
     """
 
-    best_estimator_: FederatedMatrixImputer
-    best_params_: dict[str, Any]
-    best_score_: float
-    best_index_: int
-    cv_results_: dict[str, Any]
-    n_iter_: int
-    penalty_max_: float
-    n_splits_: int
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-
     __metadata_request__fit = {"clients": True, "shape": True}
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
-
-    def __init__(
-        self,
-        ranks: Iterable[int | None] = (None,),
-        penalties: int | ArrayLike = 10,
-        *,
-        effects_penalties: ArrayLike | Literal["auto"] = "auto",
-        eps: float = 1e-2,
-        n_splits: int = 5,
-        patience: int | Literal["auto"] | None = "auto",
-        family: FamilyName = "gaussian",
-        effects: EffectsName = "both",
-        rows: RowsName = "shared",
-        missing_values: float = np.nan,
-        solver: SolverName = "fedem",
-        step_size: StepSize = "auto",
-        control_step: float | Literal["auto"] = "auto",
-        control_init: ControlInit = "field",
-        batch_size: int | None = None,
-        replacement: bool = True,
-        n_inner: int | Literal["auto"] = "auto",
-        compressor: CompressorName | Compressor | None = "dithering",
-        omega: float = 0.0,
-        participation: Participation = 1.0,
-        client_weights: ClientWeights = "n_samples",
-        max_iter: int | None = 200,
-        max_epochs: float | None = None,
-        tol: float = 1e-6,
-        eval_every: int | Literal["auto"] | None = "auto",
-        random_state: Seed = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.ranks = ranks
-        self.penalties = penalties
-        self.effects_penalties = effects_penalties
-        self.eps = eps
-        self.n_splits = n_splits
-        self.patience = patience
-        self.family = family
-        self.effects = effects
-        self.rows = rows
-        self.missing_values = missing_values
-        self.solver = solver
-        self.step_size = step_size
-        self.control_step = control_step
-        self.control_init = control_init
-        self.batch_size = batch_size
-        self.replacement = replacement
-        self.n_inner = n_inner
-        self.compressor = compressor
-        self.omega = omega
-        self.participation = participation
-        self.client_weights = client_weights
-        self.max_iter = max_iter
-        self.max_epochs = max_epochs
-        self.tol = tol
-        self.eval_every = eval_every
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
 
     def fit(
         self,

@@ -8,8 +8,12 @@ from typing import Any, Literal, Self
 from numpy.typing import ArrayLike
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
+from ._estimators.fit import fit
+from ._mixed_effects.design import design_of
+from ._mixed_effects.fit import PopulationFit, federation_of
 from ._mixed_effects.fitted import FittedMixedEffects
-from ._mixed_effects.run import fit_population
+from ._mixed_effects.records import read_clients
+from ._mixed_effects.settings import checked_settings
 from ._typing import (
     ClientWeights,
     CompressorName,
@@ -355,5 +359,8 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
             is larger than every client's number of subjects; or if a checkpoint could not be
             written (the fit then continues).
         """
-        fit_population(self, X, y, clients, resume_from)
-        return self
+        design = design_of(self)
+        settings = checked_settings(self, design)
+        data = read_clients(X, clients, design)
+        steps = PopulationFit(settings, design, data, federation_of(data, self.client_weights))
+        return fit(self, steps, X, y, resume_from=resume_from)

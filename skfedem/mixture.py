@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self, overload
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import validate_data
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
-from ._client_vectors import DenseLayout
 from ._data.clients import read_clients
-from ._data.features import check_columns_of_fit, store
+from ._data.features import check_columns_of_fit, features_of, store
 from ._data.tables import first_table
-from ._mixture.outcome import so_far_fitted, warn_of_fit
+from ._estimators.fit import fit
+from ._mixture.fit import MixtureFit, memory_of_fit
+from ._mixture.outcome import fitted_attributes
 from ._mixture.partial_fit import first_call, next_call, read_call
 from ._mixture.prediction import FittedMixture
-from ._mixture.runs import best_run, new_runs, next_run
 from ._parallel import Workers
 from ._parameters import (
     check_choice,
     check_enough_rows,
-    check_minibatches,
     check_number,
     check_switch,
-    in_python_numbers,
+    read_parameters,
     unfitted,
 )
-from ._random import seeds_of_runs
 from ._typing import (
     ClientsLike,
-    ClientWeights,
-    CompressorName,
-    ControlInit,
-    CovarianceType,
     FilePath,
-    FloatArray,
-    InitParams,
     IntArray,
     LabelsByClient,
     OneTable,
-    Participation,
     RowWeights,
-    Seed,
-    SolverName,
-    StepSize,
     available_if,
 )
-from .clients.local import LocalClients
-from .compression import Compressor
 from .models.mixture.assignment import INIT_PARAMS
 from .models.mixture.covariances import COVARIANCES
-from .models.mixture.initial_parameters import check_initial_parameters
-from .solvers._fit_task import FitTask
-from .solvers._fitted_state import FittedState, at_average, fitted_state
+from .models.mixture.initial_parameters import (
+    InitialParameters,
+    MixtureParameters,
+    check_initial_parameters,
+    check_same_kind,
+)
+from .solvers._fitted_state import FittedState, at_average
 from .solvers._from_parameters import check_federated_parameters
+from .solvers._parameters import ResumableParameters
 from .solvers._resume import check_checkpoint_parameters
-from .solvers._state import RunState
 
 
 def _reads_rows_once(estimator: FederatedGaussianMixture) -> Literal[True]:
@@ -70,7 +60,14 @@ def _reads_rows_once(estimator: FederatedGaussianMixture) -> Literal[True]:
     return True
 
 
-class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Parameters(ResumableParameters, MixtureParameters):
+    """Parameters of the constructor, which sets them as attributes."""
+
+    warm_start: bool = False
+
+
+class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters):
     """Gaussian mixture fitted to the rows of several clients without pooling them.
 
     In each round, the clients send compressed expectations of their sufficient statistics, and the
@@ -95,6 +92,28 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     fixed_covariance : array-like of shape (n_features, n_features), default=None
         Known covariance matrix, shared by all components and not estimated; requires
         ``covariance_type="tied"``.
+    reg_covar : float >= 0, default=1e-6
+        Constant added to every estimated variance, in squared units of the features. With 0, a
+        singular covariance raises ValueError.
+    n_init : int, default=1
+        Number of starts. The fit with the largest log-likelihood is kept; ``history_`` describes
+        this run only.
+    init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
+        Method that finds a start. "kmeans": each client clusters its rows and sends the centroids
+        of clusters with at least two different rows, with their counts; the server clusters these
+        centroids. "k-means++" and "random_from_data" choose rows as centres. In these three
+        methods, every row is then assigned to its nearest centre. "random": clients draw random
+        posterior probabilities. **"random_from_data" reveals** ``n_components`` **rows to the
+        server; "k-means++" also reveals the candidates that it tries**: 2 + log(``n_components``),
+        rounded down, for each centre after the first. "kmeans" and "k-means++" do not depend on the
+        order of a client's rows, and treat an integer weight like repeated rows.
+    weights_init : array-like of shape (n_components,), default=None
+        Initial weights of the components.
+    means_init : array-like of shape (n_components, n_features), default=None
+        Initial means of the components. Unless given as well, the initial weights and covariances
+        are estimated from the rows nearest to each mean: their share, and their scatter about it.
+    precisions_init : array-like, default=None
+        Initial precisions, in the shape of ``precisions_``.
     solver : {"fedem", "vr_fedem"}, default="fedem"
         Algorithm to use: FedEM or VR-FedEM, Algorithms 1 and 2 of [1]_. Without ``batch_size``,
         both give the same fit.
@@ -144,28 +163,6 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         changes by less than ``tol`` times γ; random rounds stop after three windows of rounds
         without progress, see the user guide. A fit may stop early on a plateau; 1e-5 is safer. 0
         runs all rounds.
-    reg_covar : float >= 0, default=1e-6
-        Constant added to every estimated variance, in squared units of the features. With 0, a
-        singular covariance raises ValueError.
-    n_init : int, default=1
-        Number of starts. The fit with the largest log-likelihood is kept; ``history_`` describes
-        this run only.
-    init_params : {"kmeans", "k-means++", "random_from_data", "random"}, default="kmeans"
-        Method that finds a start. "kmeans": each client clusters its rows and sends the centroids
-        of clusters with at least two different rows, with their counts; the server clusters these
-        centroids. "k-means++" and "random_from_data" choose rows as centres. In these three
-        methods, every row is then assigned to its nearest centre. "random": clients draw random
-        posterior probabilities. **"random_from_data" reveals** ``n_components`` **rows to the
-        server; "k-means++" also reveals the candidates that it tries**: 2 + log(``n_components``),
-        rounded down, for each centre after the first. "kmeans" and "k-means++" do not depend on the
-        order of a client's rows, and treat an integer weight like repeated rows.
-    weights_init : array-like of shape (n_components,), default=None
-        Initial weights of the components.
-    means_init : array-like of shape (n_components, n_features), default=None
-        Initial means of the components. Unless given as well, the initial weights and covariances
-        are estimated from the rows nearest to each mean: their share, and their scatter about it.
-    precisions_init : array-like, default=None
-        Initial precisions, in the shape of ``precisions_``.
     eval_every : int, "auto" or None, default="auto"
         Number of rounds between evaluations of the log-likelihood and the mean field over all rows,
         for ``history_``; "auto" evaluates once per epoch, None never. Exact rounds yield both every
@@ -173,22 +170,22 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results, up to rounding also on other machines. Reordering the
         clients has the same effect as changing the seed.
-    warm_start : bool, default=False
-        Whether to continue from the last fit: from its statistics Ŝ, its parameters, and the
-        control variates V_i of clients whose label (or position in a list) is known. The round
-        count continues too: with the same data, an integer ``random_state`` and ``n_init=1``, two
-        fits of k rounds equal one of 2k. A continued fit ignores ``n_init`` and the initial values.
     n_jobs : int, default=None
         Number of threads that simulate the clients, as in joblib; short rounds use one. The result
         does not depend on it.
+    verbose : int, default=0
+        Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
     checkpoint : path-like, default=None
         File in which to save the run, so that ``fit(..., resume_from=path)`` can continue it;
         requires ``n_init=1``. The previous save is kept, with ``.previous`` appended to its name.
     checkpoint_every : int, default=100
         Number of rounds between saves. The last round is saved too, unless the fit is interrupted
         from the keyboard.
-    verbose : int, default=0
-        Verbosity: 1 prints every tenth round and how a run ended, 2 prints every round.
+    warm_start : bool, default=False
+        Whether to continue from the last fit: from its statistics Ŝ, its parameters, and the
+        control variates V_i of clients whose label (or position in a list) is known. The round
+        count continues too: with the same data, an integer ``random_state`` and ``n_init=1``, two
+        fits of k rounds equal one of 2k. A continued fit ignores ``n_init`` and the initial values.
 
     Attributes
     ----------
@@ -262,91 +259,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
     [50, 80]
     """
 
-    weights_: FloatArray
-    means_: FloatArray
-    covariances_: FloatArray
-    precisions_: FloatArray
-    precisions_cholesky_: FloatArray
-    converged_: bool
-    n_iter_: int
-    lower_bound_: float
-    lower_bounds_: list[float]
-    history_: dict[str, NDArray[Any]]
-    client_drift_: FloatArray
-    new_client_ids_: NDArray[Any]
-    n_clients_: int
-    client_ids_: NDArray[Any]
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-
     __metadata_request__fit = {"clients": True, "sample_weight": True}
     __metadata_request__partial_fit = {"clients": True, "sample_weight": True}
     __metadata_request__score = {"sample_weight": True}
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: CovarianceType = "full",
-        fixed_covariance: ArrayLike | None = None,
-        solver: SolverName = "fedem",
-        step_size: StepSize = "auto",
-        control_step: float | Literal["auto"] = "auto",
-        control_init: ControlInit = "field",
-        batch_size: int | None = None,
-        replacement: bool = True,
-        n_inner: int | Literal["auto"] = "auto",
-        compressor: CompressorName | Compressor | None = "dithering",
-        omega: float = 0.0,
-        participation: Participation = 1.0,
-        client_weights: ClientWeights = "n_samples",
-        max_iter: int | None = 100,
-        max_epochs: float | None = None,
-        tol: float = 1e-3,
-        reg_covar: float = 1e-6,
-        n_init: int = 1,
-        init_params: InitParams = "kmeans",
-        weights_init: ArrayLike | None = None,
-        means_init: ArrayLike | None = None,
-        precisions_init: ArrayLike | None = None,
-        eval_every: int | Literal["auto"] | None = "auto",
-        random_state: Seed = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        checkpoint: FilePath | None = None,
-        checkpoint_every: int = 100,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.fixed_covariance = fixed_covariance
-        self.solver = solver
-        self.step_size = step_size
-        self.control_step = control_step
-        self.control_init = control_init
-        self.batch_size = batch_size
-        self.replacement = replacement
-        self.n_inner = n_inner
-        self.compressor = compressor
-        self.omega = omega
-        self.participation = participation
-        self.client_weights = client_weights
-        self.max_iter = max_iter
-        self.max_epochs = max_epochs
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.eval_every = eval_every
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.verbose = verbose
 
     @with_callbacks
     def fit(
@@ -421,62 +336,29 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         ``n_inner="auto"`` and the automatic step for many clients count each row of X once.
         """
         self._check_parameters()
-        settings = in_python_numbers(unfitted(self))
-        memory = self._last_memory() if self.warm_start else None
+        settings, checked = read_parameters(self), unfitted(self)
+        memory = memory_of_fit(self) if self.warm_start else None
         if memory is not None:
             check_columns_of_fit(self, X)
-        federation, ids, row_weight = read_clients(
-            settings,
+        data = read_clients(
+            checked,
             X,
             clients,
             sample_weight,
             client_weights=self.client_weights,
             drop_equal_weights=True,
         )
-        check_enough_rows(federation.n_samples, settings.n_components)
-        weighted = federation.sample_weight is not None
-        check_minibatches(settings, federation.lengths, ids, "rows", weighted=weighted)
-        initial = check_initial_parameters(
-            settings, settings.n_features_in_, warm=memory is not None
-        )
-        seeds = seeds_of_runs(self.random_state, 1 if memory else self.n_init)
-        self._check_one_run(resume_from, len(seeds))
-        task = FitTask(self, X, y, settings.max_iter, sample_weight, len(seeds))
-        with Workers(self.n_jobs) as workers:
-            local = LocalClients(federation, workers)
-            # Control variates are valid for other rows too, and FedEM's clients keep nothing else.
-            digest = "" if settings.solver == "fedem" else local.fingerprint()
-            if memory is None:
-                problem, start = new_runs(settings, local, initial)
-            else:
-                memory = at_average(memory)
-                problem, start = next_run(
-                    settings, ids, federation.totals, local, initial, memory, digest
-                )
-
-            model: Any = problem.model  # a GaussianMixtureModel
-
-            def so_far(run: RunState) -> dict[str, Any]:
-                fitted = so_far_fitted(model, run.server, run.n_rounds, settings)
-                return {**fitted, "n_clients_": len(ids), "client_ids_": ids.copy()}
-
-            best = best_run(
-                settings,
-                problem,
-                start,
-                seeds,
-                local,
-                resume_from,
-                lambda: task.begin_start(so_far),
+        check_enough_rows(data.federation.n_samples, settings.n_components)
+        initial = self._initial_parameters(settings, checked.n_features_in_, memory)
+        memory = memory and at_average(memory)
+        steps = MixtureFit(settings, data, features_of(checked), initial, memory)
+        if (self.checkpoint or resume_from) and steps.n_starts > 1:
+            raise ValueError(
+                f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
+                "run. Fit the starts one by one."
             )
-        after = fitted_state(ids, federation.totals, settings.solver, problem, best, digest)
-        after = after._replace(row_weight=row_weight)
-        history = {**best.history.as_dict(), "weights": np.array(best.trace)}
-        criteria = best.criteria("log_likelihood")
-        self._store(after, history, criteria, settings, converged_=best.converged)
+        fit(self, steps, X, y, sample_weight, resume_from)
         self.__dict__.pop("new_client_ids_", None)  # left by an earlier partial_fit
-        task.end()
-        warn_of_fit(settings, problem, best)
         return self
 
     @available_if(_reads_rows_once)
@@ -566,22 +448,20 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         array([-4.,  4.])
         """
         self._check_parameters()
-        settings = in_python_numbers(unfitted(self))
-        memory = self._last_memory()
+        settings, checked, memory = read_parameters(self), unfitted(self), memory_of_fit(self)
         check_columns_of_fit(self, X)  # if there was one
         federation, ids, _ = read_clients(
-            settings, X, clients, sample_weight, client_weights=self.client_weights
+            checked, X, clients, sample_weight, client_weights=self.client_weights
         )
         if memory is None:
             # This call defines the features, and all of its clients are new.
-            checked, n_known, criteria = settings, 0, []
+            features, n_known, criteria = features_of(checked), 0, []
             check_enough_rows(federation.n_samples, settings.n_components)
         else:
-            checked, n_known, criteria = self, len(memory.ids), self.lower_bounds_
+            features, n_known = features_of(self), len(memory.ids)
+            criteria = self.lower_bounds_
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
-        initial = check_initial_parameters(
-            settings, settings.n_features_in_, warm=memory is not None
-        )
+        initial = self._initial_parameters(settings, checked.n_features_in_, memory)
         with Workers(self.n_jobs) as workers:
             if memory is None:
                 beginning = first_call(settings, ids, federation, initial, workers)
@@ -593,8 +473,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         # Kept apart from the history, whose last row may already hold an evaluation made by fit.
         # If no client answered the first call, there is only that of its start.
         criteria = [*criteria, *unseen] or history["log_likelihood"][:1].tolist()
-        new_ids = after.ids[n_known:].copy()
-        self._store(after, history, criteria, checked, new_client_ids_=new_ids)
+        fitted = fitted_attributes(after, history, criteria, settings)
+        store(self, {**fitted, **features}, new_client_ids_=after.ids[n_known:].copy())
         return self
 
     @overload
@@ -641,27 +521,6 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         """
         return self.fit(X, y, clients=clients, sample_weight=sample_weight).predict(X)
 
-    # ---- fitting
-
-    def _last_memory(self) -> FittedState | None:
-        """Memory of the last fit or None; raise for the unfinished copy that a callback gets."""
-        memory = getattr(self, "_memory", None)
-        if memory is None and hasattr(self, "converged_"):
-            raise ValueError(
-                "Expected an estimator whose fit has ended, got one that a callback received "
-                "during a fit, which lacks the control variates needed to continue. To save a run, "
-                "use checkpoint=path. To start over, fit with warm_start=False."
-            )
-        return memory
-
-    def _check_one_run(self, resume_from: FilePath | None, n_starts: int) -> None:
-        """Raise if there are several starts: a checkpoint holds one run."""
-        if (self.checkpoint or resume_from) and n_starts > 1:
-            raise ValueError(
-                f"Expected n_init=1 with a checkpoint, got {self.n_init}: a checkpoint holds one "
-                "run. Fit the starts one by one."
-            )
-
     def _check_parameters(self) -> None:
         is_data = hasattr(self.n_components, "__len__") and not isinstance(self.n_components, str)
         hint = "Pass data to fit. GridSearchCV compares several numbers." if is_data else ""
@@ -676,33 +535,12 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture):
         check_federated_parameters(self)
         check_checkpoint_parameters(self)
 
-    def _store(
-        self,
-        memory: FittedState,
-        history: dict[str, NDArray[Any]],
-        criteria: list[float],
-        checked: FederatedGaussianMixture,
-        **attributes: Any,
-    ) -> None:
-        """Set the fitted attributes, all at once."""
-        lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
-        fitted = at_average(memory)
-        store(
-            self,
-            so_far_fitted(fitted.model, fitted.server, len(history["round"]) - 1, checked),
-            lower_bounds_=lower_bounds,
-            lower_bound_=lower_bounds[-1],
-            history_=history,
-            n_clients_=len(memory.ids),
-            client_ids_=memory.ids.copy(),  # the memory has its own
-            client_drift_=_norms(memory),
-            _memory=memory,
-            **attributes,
-        )
-
-
-def _norms(fitted: FittedState) -> FloatArray:
-    """||V_i|| of each client; 0 without control variates."""
-    if not fitted.controls.size:
-        return np.zeros(len(fitted.ids))
-    return DenseLayout(*fitted.controls.shape).norms(fitted.controls)
+    def _initial_parameters(
+        self, settings: Any, n_features: int, memory: FittedState | None
+    ) -> InitialParameters:
+        """Validated initial values, or the fitted parameters to continue from."""
+        if memory is None:
+            return check_initial_parameters(settings, n_features)
+        check_same_kind(settings, n_features, memory.model)
+        fitted = InitialParameters(self.weights_, self.means_, self.covariances_)
+        return check_initial_parameters(settings, n_features, fitted)

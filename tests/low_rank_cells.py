@@ -77,7 +77,8 @@ def federate(rows, columns, values, owners, client_weights="n_samples"):
 def model_of_cells(imputer, federation, shape, base_measures):
     """Model of an imputer, from what the observers send before the first round."""
     with Workers(1) as workers:
-        return low_rank_model(imputer, LocalClients(federation, workers), shape, base_measures)
+        clients, adaptive = LocalClients(federation, workers), imputer.step_size == "auto"
+        return low_rank_model(imputer, clients, shape, base_measures, adaptive)
 
 
 def problem_of(

@@ -38,6 +38,9 @@ from skfedem.clients.local import LocalClients
 from skfedem.compression import RandK
 from skfedem.models._base import Start, Step
 from skfedem.solvers import _from_parameters
+from skfedem.solvers._loop import run as loop
+from skfedem.solvers._parameters import ResumableParameters
+from skfedem.solvers._resume import checkpoint_of
 from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -447,15 +450,20 @@ def run_the_model_that_is_shown(shown):
 
     def run(derive=lambda model: model, resume_from=None, **settings):
         model = derive(shown_model)(n_components=2, n_features=2)
-        estimator = FederatedGaussianMixture(**settings)
-        problem = _from_parameters.federated_problem(estimator, model, federation.sizes, seed=0)
+        settings = ResumableParameters(**settings)
+        problem = _from_parameters.federated_problem(settings, model, federation.sizes)
+        options = _from_parameters.options_of(settings, problem)
         theta = model.parameters(np.array([0.5, 0.5]), np.array([[2.0, 2.0], [7.0, 7.0]]))
         start = Start(model.statistics_of(theta), theta)
         with Workers() as workers:
             clients = LocalClients(federation, workers)
-            return clients, _from_parameters.run_solver(
-                estimator, problem, start, clients, resume_from, tasks=None
+            solver = _from_parameters.SOLVERS[settings.solver]
+            clients.join(solver, problem.task)
+            checkpoint = checkpoint_of(
+                settings, "", problem, clients, options.step_size, resume_from
             )
+            end = loop(solver, problem, start, options, clients, checkpoint=checkpoint)
+            return clients, end
 
     return run
 

@@ -27,7 +27,15 @@ from .._data.frame_labels import check_labels, table_labels
 from .._data.matrices import checked_index, holds_clients
 from .._data.tables import is_frame
 from .._federation import client_groups, offsets_of
-from .._typing import BoolArray, FamilyName, FloatArray, MatricesLike, Table, Transformed
+from .._typing import (
+    BoolArray,
+    FamilyName,
+    FloatArray,
+    IntArray,
+    MatricesLike,
+    Table,
+    Transformed,
+)
 from ..models.matrix.families import FAMILIES, Family
 from ..models.matrix.main_effects import LEAST_PENALTY
 from ..models.matrix.row_regression import fit_rows
@@ -42,6 +50,25 @@ _SCORED_TOGETHER = 2**20
 
 class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Methods of a fitted matrix imputer, based on the attributes set by ``fit``."""
+
+    row_factors_: FloatArray
+    singular_values_: FloatArray
+    column_factors_: FloatArray
+    row_effects_: FloatArray
+    column_effects_: FloatArray
+    intercept_: float
+    objective_: float
+    n_iter_: int
+    converged_: bool
+    history_: dict[str, NDArray[Any]]
+    unobserved_rows_: IntArray
+    unobserved_columns_: IntArray
+    row_offsets_: IntArray | None
+    client_drift_: FloatArray
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
 
     def transform(self, X: MatricesLike) -> Transformed:
         """Fill the missing cells with their fitted means; observed cells are kept.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 
@@ -16,10 +15,8 @@ from .._data.frame_labels import label_text
 from .._data.matrices import holds_clients
 from .._data.tables import is_client_list
 from .._messages import join_alternatives, label_repr, warn
-from .._parameters import in_python_numbers
-from .._typing import EffectsName, FamilyName, FloatArray, IntArray, MatricesLike, RowsName
+from .._typing import FloatArray, MatricesLike
 from ..models.matrix.families import MAX_LOG_MEAN
-from ..solvers._estimator import FederatedEstimator
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, against_noise, warn_outcome
 from ..solvers._state import RunState
@@ -36,9 +33,6 @@ class Limits(NamedTuple):
         nats above the optimum at 3,400, but 1 to 33 nats at 30,000.
     curvature_ratio_without_momentum : float
         0.001 nats at 340, but up to 70 nats after 500 rounds at 1,000.
-    offset : float
-        Mean of Gaussian cells in standard deviations, without effects: the squared mean times
-        ``tol`` is then the variance.
     rise : float
         Relative rise of the objective over its value at the start.
     extrapolation : float
@@ -47,7 +41,6 @@ class Limits(NamedTuple):
 
     curvature_ratio: float = 1e4
     curvature_ratio_without_momentum: float = 500
-    offset: float = 1e3
     rise: float = 0.1
     extrapolation: float = 100
 
@@ -55,53 +48,43 @@ class Limits(NamedTuple):
 _LIMITS = Limits()
 
 
-class FittedEstimator(FederatedEstimator, Protocol):
-    """What the warnings read of a fitted imputer."""
-
-    family: FamilyName
-    effects: EffectsName
-    rows: RowsName
-    objective_: float
-    client_ids_: NDArray[Any]
-    row_offsets_: IntArray | None
-    _row_labels: Any
-    _column_labels: Any
-
-
 def warn_of_fit(
-    imputer: FittedEstimator, X: MatricesLike, cells: CellData, problem: Problem, state: RunState
+    settings: Any,
+    X: MatricesLike,
+    cells: CellData,
+    fitted: dict[str, Any],
+    problem: Problem,
+    state: RunState,
 ) -> None:
     """Warn of unusual data, extreme results, and how the run ended.
 
-    X is the user's data, and ``cells`` are the validated cells.
+    X is the user's data, ``cells`` are the validated cells, and ``fitted`` the fitted attributes.
     """
     _warn_of_clients_without_cells(cells)
     _warn_of_triplets(X, cells)
-    _warn_of_repeated_labels(imputer, X)
-    if imputer.family == "gaussian" and imputer.effects == "none":
-        _warn_of_offset(cells)
-    if imputer.family == "poisson":
+    _warn_of_repeated_labels(settings, X, cells, fitted["_row_labels"])
+    if settings.family == "poisson":
         warn_of_capped_means(state.server.statistics.iterate.theta)
-    _warn_of_curvature(imputer, problem, state)
-    _warn_of_end(imputer, problem, state)
+    _warn_of_curvature(problem, state)
+    _warn_of_end(settings, problem, state, fitted["objective_"])
 
 
-def _warn_of_end(imputer: FittedEstimator, problem: Problem, state: RunState) -> None:
+def _warn_of_end(settings: Any, problem: Problem, state: RunState, final: float) -> None:
     """Warn if a run ended above its start, was interrupted, or has not converged."""
-    initial, final, rise = state.initial_criterion, imputer.objective_, 0.0
+    initial, rise = state.initial_criterion, 0.0
     if final > initial:
         rise = problem.model.change(final, initial)
     is_worse = not rise <= _LIMITS.rise  # NaN, if the objective has overflowed
     if is_worse:
-        ways = join_alternatives(against_noise(imputer, "a smaller step_size"))
+        ways = join_alternatives(against_noise(settings, "a smaller step_size"))
         warn(
             f"The objective ended at {final:.3g}, above its value at the start, {initial:.3g}: do "
             f"not use this fit. Use {ways}.",
             ConvergenceWarning,
         )
     wording = Wording("natural steps", "were too long for the curvature")
-    schedule = step_schedule(in_python_numbers(imputer), problem)
-    warn_outcome(imputer, problem, state, schedule, wording, is_worse=is_worse)
+    schedule = step_schedule(settings, problem)
+    warn_outcome(settings, problem, state, schedule, wording, is_worse=is_worse)
 
 
 def _warn_of_clients_without_cells(cells: CellData) -> None:
@@ -132,13 +115,12 @@ def _warn_of_triplets(X: MatricesLike, cells: CellData) -> None:
         )
 
 
-def _warn_of_repeated_labels(imputer: FittedEstimator, X: MatricesLike) -> None:
+def _warn_of_repeated_labels(settings: Any, X: MatricesLike, cells: CellData, labels: Any) -> None:
     """Warn of rows with the same label, which are nevertheless treated as different sites."""
-    labels = imputer._row_labels
-    if labels is None or len(set(labels)) == len(labels) or imputer.rows == "disjoint":
+    if labels is None or len(set(labels)) == len(labels) or settings.rows == "disjoint":
         return
     # With labels of clients, rows are different sites, regardless of their names.
-    if len(imputer.client_ids_) > 1 and not holds_clients(X):
+    if len(cells.ids) > 1 and not holds_clients(X):
         return
     counted: Counter[object] = Counter(labels)
     ((label, times),) = counted.most_common(1)
@@ -147,20 +129,6 @@ def _warn_of_repeated_labels(imputer: FittedEstimator, X: MatricesLike) -> None:
         "site: give visits to one site as triplets with shape=.",
         UserWarning,
     )
-
-
-def _warn_of_offset(cells: CellData) -> None:
-    """Warn of cells so far from 0 that fits without an intercept stop too early."""
-    mean = np.average(cells.values, weights=cells.counts)
-    deviation = np.sqrt(np.average((cells.values - mean) ** 2, weights=cells.counts))
-    # Equal cells differ from their mean by rounding.
-    if 1e-12 * abs(mean) < deviation < abs(mean) / _LIMITS.offset:
-        warn(
-            f"The observed cells have mean {mean:.3g} and standard deviation {deviation:.3g}, so "
-            "that fits without effects may stop too early: subtract the mean, or use "
-            "effects='both'.",
-            UserWarning,
-        )
 
 
 def warn_of_capped_means(theta: FloatArray) -> None:
@@ -199,7 +167,7 @@ def warn_of_means(theta: FloatArray, largest: FloatArray) -> None:
     )
 
 
-def _warn_of_curvature(imputer: FittedEstimator, problem: Problem, state: RunState) -> None:
+def _warn_of_curvature(problem: Problem, state: RunState) -> None:
     """Warn if one cell, of a large count or many observations, makes steps short for all others."""
     model: Any = problem.model  # a LowRankModel
     support, family = model.pooled.support, model.pooled.family
@@ -211,26 +179,10 @@ def _warn_of_curvature(imputer: FittedEstimator, problem: Problem, state: RunSta
     top = int(np.argmax(curvatures))
     ratio = curvatures[top] / float(np.median(curvatures))
     is_fast = has_momentum or (model.adaptive and is_bounded)
-    if ratio <= (_LIMITS.curvature_ratio if is_fast else _LIMITS.curvature_ratio_without_momentum):
-        return
-    where = _cell_text(imputer, int(support.rows[top]), int(support.columns[top]))
-    warn(
-        f"The cell {where} has {ratio:,.0f} times the curvature of other cells (its count is very "
-        "large, or it was observed very often), so that these may be far from the optimum: check "
-        "it, or fit in exact rounds with step_size='auto' and a smaller tol.",
-        UserWarning,
-    )
-
-
-def _cell_text(imputer: FittedEstimator, row: int, column: int) -> str:
-    """Description of a cell in terms of the user's data."""
-    offsets, client_row, client_text = imputer.row_offsets_, row, ""
-    if offsets is not None:
-        client = int(np.searchsorted(offsets, row, side="right")) - 1
-        client_row = row - int(offsets[client])
-        client_text = f" of client {label_repr(imputer.client_ids_[client])}"
-    row_label, column_label = (
-        "" if labels is None else f" ({label_text(labels[position])})"
-        for labels, position in ((imputer._row_labels, row), (imputer._column_labels, column))
-    )
-    return f"in row {client_row}{row_label}, column {column}{column_label}{client_text}"
+    if ratio > (_LIMITS.curvature_ratio if is_fast else _LIMITS.curvature_ratio_without_momentum):
+        warn(
+            f"The cell in row {support.rows[top]}, column {support.columns[top]} has {ratio:,.0f} "
+            "times the curvature of other cells, so that these may be far from the optimum: check "
+            "it, or fit in exact rounds with step_size='auto' and a smaller tol.",
+            UserWarning,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from ..models.mixed_effects.conditional import Structure
 from ..models.mixed_effects.layout import Layout
 from ..models.mixed_effects.residual_errors import ERRORS, ResidualError
 from ..models.mixed_effects.transforms import Transform, transform_of
-
-if TYPE_CHECKING:
-    from ..mixed_effects import FederatedNonlinearMixedEffects
 
 
 class Design(NamedTuple):
@@ -71,7 +68,7 @@ class Design(NamedTuple):
         return tuple(self.transforms)
 
 
-def design_of(estimator: FederatedNonlinearMixedEffects) -> Design:
+def design_of(estimator: Any) -> Design:
     """Design from the parameters of an estimator; raise TypeError or ValueError if invalid."""
     if not callable(estimator.model):
         raise TypeError(

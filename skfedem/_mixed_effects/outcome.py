@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -19,9 +19,6 @@ from .estimates import fitted_of, names_of, shrinkage_of, standard_errors_of, va
 from .records import ClientRecords
 from .report import SiteSums
 from .settings import schedule_of
-
-if TYPE_CHECKING:
-    from ..mixed_effects import FederatedNonlinearMixedEffects
 
 # Movement of the estimates at the end, in root mean square of standard errors, that is small.
 _SETTLED = 0.1
@@ -44,7 +41,7 @@ def so_far_fitted(
 
 
 def fitted_after(
-    settings: FederatedNonlinearMixedEffects,
+    settings: Any,
     design: Design,
     data: ClientRecords,
     problem: Problem,
@@ -69,7 +66,7 @@ def fitted_after(
     }
 
 
-def _has_settled(settings: FederatedNonlinearMixedEffects, problem: Problem, run: RunState) -> bool:
+def _has_settled(settings: Any, problem: Problem, run: RunState) -> bool:
     """Whether chains moved the estimates little in the second half of the smoothing rounds.
 
     With s' the statistic in the middle and s the last one, ``2 N |Q(s; T(s)) - Q(s; T(s'))|`` is
@@ -91,9 +88,7 @@ def _traces(names: list[str], design: Design, trace: list[FloatArray]) -> dict[s
     return dict(zip(names, values_of(design, np.asarray(trace)).T.copy(), strict=True))
 
 
-def warn_of_fit(
-    settings: FederatedNonlinearMixedEffects, problem: Problem, state: RunState, *, converged: bool
-) -> None:
+def warn_of_fit(settings: Any, problem: Problem, state: RunState, *, converged: bool) -> None:
     """Give the warnings that apply to a fit with these parameters."""
     wording = Wording("EM iterations", "left the domain of the M-step", ("fewer random effects",))
     schedule = step_schedule(settings, problem)

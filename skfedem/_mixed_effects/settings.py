@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from math import ceil
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import Any
 
-from .._parameters import check_choice, check_number, in_python_numbers, is_auto
+from .._parameters import check_choice, check_number, is_auto, read_parameters
 from ..solvers._from_parameters import check_federated_parameters
 from ..solvers._resume import check_checkpoint_parameters
 from ..solvers.base import Solver
 from ..solvers.saem import N_FIRST_ROUNDS, SaemSchedule, saem
 from .design import Design
-
-if TYPE_CHECKING:
-    from ..mixed_effects import FederatedNonlinearMixedEffects
 
 # A product rule of more dimensions has too many nodes.
 MOST_DIMENSIONS = 4
@@ -24,10 +21,8 @@ _MAX_ITER = 300
 _N_CHAINS = 50
 
 
-def checked_settings(
-    estimator: FederatedNonlinearMixedEffects, design: Design
-) -> FederatedNonlinearMixedEffects:
-    """Copy of the estimator with numbers in place of "auto"; raise for invalid parameters.
+def checked_settings(estimator: Any, design: Design) -> Any:
+    """Record of the parameters, with numbers in place of "auto"; raise for invalid ones.
 
     Chains run for all rounds of their schedule: their noise is above any ``tol``. Control variates
     begin at 0, as the first chains say nothing.
@@ -35,7 +30,7 @@ def checked_settings(
     check_choice("e_step", estimator.e_step, ("quadrature", "mcmc"))
     hint = "With 7, the likelihood is more accurate than with 5."
     check_number("n_nodes", estimator.n_nodes, kind=Integral, low=1, hint=hint)
-    settings = in_python_numbers(estimator)
+    settings = read_parameters(estimator)
     if estimator.e_step == "quadrature":
         _check_dimensions(estimator, design)
         n_rounds = _MAX_ITER
@@ -52,7 +47,7 @@ def checked_settings(
     return settings
 
 
-def _check_dimensions(estimator: FederatedNonlinearMixedEffects, design: Design) -> None:
+def _check_dimensions(estimator: Any, design: Design) -> None:
     if len(design.names) > MOST_DIMENSIONS:
         raise ValueError(
             f'Expected at most {MOST_DIMENSIONS} parameters with e_step="quadrature", got '
@@ -61,7 +56,7 @@ def _check_dimensions(estimator: FederatedNonlinearMixedEffects, design: Design)
         )
 
 
-def _check_chains(estimator: FederatedNonlinearMixedEffects) -> None:
+def _check_chains(estimator: Any) -> None:
     if estimator.solver == "vr_fedem":
         raise ValueError(
             'Expected solver="fedem" with e_step="mcmc", got "vr_fedem": the difference of two '
@@ -85,19 +80,19 @@ def _check_chains(estimator: FederatedNonlinearMixedEffects) -> None:
     check_number("smoothing_exponent", exponent, low=0.5, low_open=True, high=1, hint=hint)
 
 
-def schedule_of(estimator: FederatedNonlinearMixedEffects) -> SaemSchedule:
+def schedule_of(estimator: Any) -> SaemSchedule:
     """Rounds and steps of the E-step by chains."""
     return SaemSchedule(
         int(estimator.n_exploratory), int(estimator.n_smoothing), estimator.smoothing_exponent
     )
 
 
-def solver_of(estimator: FederatedNonlinearMixedEffects) -> Solver | None:
+def solver_of(estimator: Any) -> Solver | None:
     """Solver of the E-step by chains; None for that of the parameter ``solver``."""
     return saem(schedule_of(estimator)) if estimator.e_step == "mcmc" else None
 
 
-def n_chains_of(estimator: FederatedNonlinearMixedEffects, n_subjects: int) -> int:
+def n_chains_of(estimator: Any, n_subjects: int) -> int:
     """Number of chains of each subject."""
     if is_auto(estimator.n_chains):
         return ceil(_N_CHAINS / n_subjects)

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from .._data.features import features_of
+from .._client_vectors import DenseLayout
 from .._messages import join_alternatives, warn
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.parameters import in_row_units
+from ..solvers._fitted_state import FittedState, at_average
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, against_noise, warn_outcome
 from ..solvers._state import RunState
 from ..solvers.base import Problem, ServerState
-
-if TYPE_CHECKING:
-    from ..mixture import FederatedGaussianMixture
 
 # Nats per row. Starting at the optimum, the noise of minibatches costs less than this.
 _LARGE_FALL = 0.1
 
 
 def so_far_fitted(
-    model: GaussianMixtureModel,
-    server: ServerState,
-    n_rounds: int,
-    checked: FederatedGaussianMixture,
+    model: GaussianMixtureModel, server: ServerState, n_rounds: int, settings: Any
 ) -> dict[str, Any]:
-    """Fitted attributes from the server's state after ``n_rounds`` rounds.
-
-    The estimator ``checked`` has the parameters and knows the features of the data.
-    """
+    """Fitted attributes from the server's state after ``n_rounds`` rounds."""
     weights, means, covariances, factors = in_row_units(model.units, server.parameters)
     if model.fixed_covariance is not None:
-        given = np.asarray(checked.fixed_covariance, dtype=np.float64)
+        given = np.asarray(settings.fixed_covariance, dtype=np.float64)
         covariances = (given + given.T) / 2  # exact in all digits
         _, inverse = model.structure.cholesky_and_inverse(covariances)
         factors = np.ascontiguousarray(inverse.T)
@@ -52,11 +45,30 @@ def so_far_fitted(
         "_fitted_type": model.covariance_type,
         "_covariance_is_known": model.fixed_covariance is not None,
         "_n_features_out": len(weights),
-        **features_of(checked),
     }
 
 
-def warn_of_fit(settings: FederatedGaussianMixture, problem: Problem, state: RunState) -> None:
+def fitted_attributes(
+    memory: FittedState, history: dict[str, NDArray[Any]], criteria: list[float], settings: Any
+) -> dict[str, Any]:
+    """Fitted attributes after a fit, or a call of ``partial_fit``."""
+    lower_bounds = np.asarray(criteria, dtype=np.float64).tolist()
+    fitted, drift = at_average(memory), np.zeros(len(memory.ids))
+    if memory.controls.size:
+        drift = DenseLayout(*memory.controls.shape).norms(memory.controls)
+    return {
+        **so_far_fitted(fitted.model, fitted.server, len(history["round"]) - 1, settings),
+        "lower_bounds_": lower_bounds,
+        "lower_bound_": lower_bounds[-1],
+        "history_": history,
+        "n_clients_": len(memory.ids),
+        "client_ids_": memory.ids.copy(),  # the memory has its own
+        "client_drift_": drift,
+        "_memory": memory,
+    }
+
+
+def warn_of_fit(settings: Any, problem: Problem, state: RunState) -> None:
     """Give the warnings that apply to a fit with these parameters."""
     fall = 0.0 if problem.exact else state.initial_criterion - state.final_criterion
     remedies = ["fewer components"] if settings.n_components > 1 else []

@@ -1,16 +1,17 @@
 """Calls of a mixture's ``partial_fit``: their start, and the history.
 
 The first call starts from a fit of its rows, later ones from the memory. The rounds are run by
-``solvers._stream``. ``settings`` is the estimator, of which only parameters are read.
+``solvers._stream``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._estimators.fit import is_better
 from .._federation import Federation
 from .._history import FLOAT_BITS, History
 from .._parallel import Workers
@@ -41,10 +42,6 @@ from ..solvers._step_size import automatic_step_size
 from ..solvers._stream import problem_of_some, stream
 from ..solvers.base import Clients, NoStates, Problem
 from ..solvers.fedem import FEDEM
-from .runs import _last, is_better
-
-if TYPE_CHECKING:
-    from ..mixture import FederatedGaussianMixture
 
 # The automatic α of a stream is this share of 1 / (1 + ω). With a share of 1, V_i would be the
 # noise of the rows of one call, and that of a client which never returns would push Ŝ for ever.
@@ -84,7 +81,7 @@ class Beginning(NamedTuple):
 
 
 def first_call(
-    settings: FederatedGaussianMixture,
+    settings: Any,
     ids: NDArray[Any],
     federation: Federation,
     initial: InitialParameters,
@@ -92,7 +89,7 @@ def first_call(
 ) -> Beginning:
     """Start of the first call: a fit of its rows, in units that are based on them."""
     clients = LocalClients(federation, workers)
-    model = standardise(settings, clients, initial)
+    model = standardise(settings, clients, initial, settings.batch_size)
     # The first seed is that of the rounds, as in later calls.
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
     problem = _problem_of_call(settings, model, federation, seeds[0])
@@ -115,7 +112,7 @@ def first_call(
 
 
 def _problem_of_call(
-    settings: FederatedGaussianMixture,
+    settings: Any,
     model: GaussianMixtureModel,
     federation: Federation,
     seed: int,
@@ -139,7 +136,7 @@ def _n_expected(problem: Problem) -> float:
 
 
 def _best_start(
-    settings: FederatedGaussianMixture,
+    settings: Any,
     problem: Problem,
     initial: InitialParameters,
     seeds: list[int],
@@ -158,23 +155,23 @@ def _best_start(
         if max_iter == 0 and len(seeds) == 1:
             return start  # saves a pass over all rows for the likelihood
         fitted = _fitted(settings, problem, start, max_iter, clients)
-        if best is None or is_better(_last(fitted), largest):
-            best, largest = _start_at_the_end(start, fitted), _last(fitted)
+        likelihood = fitted.criteria("log_likelihood")[-1]
+        if best is None or is_better(likelihood, largest):
+            best, largest = _start_at_the_end(start, fitted), likelihood
     assert best is not None  # there is a seed
     return best
 
 
-def _rounds_of_fit(
-    settings: FederatedGaussianMixture, problem: Problem, initial: InitialParameters
-) -> int | None:
+def _rounds_of_fit(settings: Any, problem: Problem, initial: InitialParameters) -> int | None:
     """Maximum number of rounds to fit a start; 0 if it is not fitted."""
-    n_numbers = settings.n_components * settings.n_features_in_
+    model: Any = problem.model  # a GaussianMixtureModel
+    n_numbers = model.n_components * model.n_features
     has_enough = problem.sizes.n_samples >= _ROWS_OF_A_MEAN * n_numbers
     return settings.max_iter if has_enough and initial.means is None else 0
 
 
 def _fitted(
-    settings: FederatedGaussianMixture,
+    settings: Any,
     problem: Problem,
     start: Start,
     max_iter: int | None,
@@ -217,7 +214,7 @@ def _start_at_the_end(start: Start, fitted: RunState) -> Start:
 
 
 def next_call(
-    settings: FederatedGaussianMixture,
+    settings: Any,
     ids: NDArray[Any],
     federation: Federation,
     initial: InitialParameters,
@@ -247,9 +244,7 @@ def next_call(
     return Beginning(problem, federation, memory, history, clients.bits())
 
 
-def _in_new_domain(
-    settings: FederatedGaussianMixture, initial: InitialParameters, memory: FittedState
-) -> FittedState:
+def _in_new_domain(settings: Any, initial: InitialParameters, memory: FittedState) -> FittedState:
     """State whose Ŝ and average are in the domain of T with the current parameters; θ = T(Ŝ).
 
     A stream with more regularisation, or with a known covariance, may have left this domain.
@@ -293,7 +288,7 @@ def _along_new_axes(memory: FittedState, units_before: Units, n_new: float) -> F
 
 
 def read_call(
-    settings: FederatedGaussianMixture, beginning: Beginning, ids: NDArray[Any], workers: Workers
+    settings: Any, beginning: Beginning, ids: NDArray[Any], workers: Workers
 ) -> tuple[FittedState, dict[str, NDArray[Any]], list[float]]:
     """Run the rounds of a call.
 

@@ -53,6 +53,23 @@ class FittedMixture(
 ):
     """Methods of a fitted mixture, which use the attributes that ``fit`` has set."""
 
+    weights_: FloatArray
+    means_: FloatArray
+    covariances_: FloatArray
+    precisions_: FloatArray
+    precisions_cholesky_: FloatArray
+    converged_: bool
+    n_iter_: int
+    lower_bound_: float
+    lower_bounds_: list[float]
+    history_: dict[str, NDArray[Any]]
+    client_drift_: FloatArray
+    new_client_ids_: NDArray[Any]
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
     @overload
     def predict(self, X: OneTable) -> IntArray: ...
     @overload

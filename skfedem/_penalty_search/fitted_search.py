@@ -17,6 +17,15 @@ class FittedSearch(TransformerMixin, BaseEstimator):
     """Methods of a search that has set ``best_estimator_``."""
 
     best_estimator_: FederatedMatrixImputer
+    best_params_: dict[str, Any]
+    best_score_: float
+    best_index_: int
+    cv_results_: dict[str, Any]
+    n_iter_: int
+    penalty_max_: float
+    n_splits_: int
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
 
     def transform(self, X: MatricesLike) -> Transformed:
         """Fill the missing cells, as :meth:`FederatedMatrixImputer.transform` does.

@@ -13,7 +13,7 @@ from .._messages import error_context
 from .._parameters import check_minibatches
 from .._random import VALIDATION, generator
 from .._typing import BoolArray, FloatArray, IntArray
-from ..solvers._estimator import FederatedEstimator
+from ..solvers._parameters import FederatedParameters
 
 
 def fold_of_cells(cells: CellData, n_splits: int, seed: int) -> IntArray:
@@ -34,7 +34,7 @@ def fold_of_cells(cells: CellData, n_splits: int, seed: int) -> IntArray:
 
 
 def check_minibatches_without_folds(
-    estimator: FederatedEstimator, cells: CellData, folds: IntArray
+    settings: FederatedParameters, cells: CellData, folds: IntArray
 ) -> None:
     """Raise if a client has too few cells for its minibatches once a fold is held out."""
     owners = np.repeat(np.arange(len(cells.ids)), np.diff(cells.offsets))
@@ -42,7 +42,7 @@ def check_minibatches_without_folds(
         lengths = np.bincount(owners[folds != fold], minlength=len(cells.ids))
         has_cells = lengths > 0
         with error_context(f"Without the cells of fold {fold}"):
-            check_minibatches(estimator, lengths[has_cells], cells.ids[has_cells], "observed cells")
+            check_minibatches(settings, lengths[has_cells], cells.ids[has_cells], "observed cells")
 
 
 class Triplets(NamedTuple):

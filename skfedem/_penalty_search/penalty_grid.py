@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MappingView
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple
 
@@ -11,13 +12,30 @@ from numpy.typing import ArrayLike
 
 from .._messages import repr_of
 from .._parameters import check_choice, check_number, is_auto, python_number
-from .._typing import EffectsName, FloatArray
+from .._typing import EffectsName, FamilyName, FloatArray, RowsName
 from ..models.matrix.main_effects import EFFECTS
 
 # Penalties on the effects. Counts of flocks, with variances of 4 to 2,000 times the mean, were
 # predicted best with 10 to 10,000, roughly in proportion (examples/benchmarks/effects_penalty.py).
 _FIRST_RIDGES = (0.1, 1.0)
 _LARGEST_RIDGE = 1e5
+
+
+@dataclass(eq=False, repr=False)
+class SearchParameters:
+    """Parameters of a search, which the estimator inherits with its constructor."""
+
+    ranks: Iterable[int | None] = (None,)
+    penalties: int | ArrayLike = 10
+    _: KW_ONLY
+    effects_penalties: ArrayLike | Literal["auto"] = "auto"
+    eps: float = 1e-2
+    n_splits: int = 5
+    patience: int | Literal["auto"] | None = "auto"
+    family: FamilyName = "gaussian"
+    effects: EffectsName = "both"
+    rows: RowsName = "shared"
+    missing_values: float = np.nan
 
 
 class Grid(NamedTuple):

@@ -1,4 +1,4 @@
-"""Translation of an estimator's parameters to a problem, a step schedule and a run."""
+"""Translation of the federated parameters to a problem, a step schedule and options of a run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,15 @@ from .._parameters import (
     check_verbose,
     is_auto,
 )
-from .._typing import (
-    ClientWeights,
-    CompressorName,
-    ControlInit,
-    FilePath,
-    IntArray,
-    Schedule,
-)
+from .._typing import ClientWeights, CompressorName, ControlInit, IntArray, Schedule
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ..compression._base import broken
-from ..models._base import Model, Start
+from ..models._base import Model
 from ..participation import check_participation
-from ._estimator import FederatedEstimator, ResumableEstimator
-from ._fit_task import FitTask
-from ._loop import Options, run
-from ._report import print_outcome, printer
-from ._resume import checkpoint_of
-from ._state import RunState
+from ._loop import Options
+from ._parameters import FederatedParameters
 from ._step_size import MOST_AT_ONCE, automatic_n_inner, automatic_step_size
-from .base import Clients, Problem, Solver, Task
+from .base import Problem, Solver, Task
 from .fedem import FEDEM
 from .vr_fedem import VR_FEDEM
 
@@ -51,42 +40,42 @@ _COMPRESSORS: dict[CompressorName, Callable[..., Compressor]] = {
 }
 
 
-def check_federated_parameters(estimator: FederatedEstimator) -> None:
+def check_federated_parameters(settings: FederatedParameters) -> None:
     """Raise TypeError or ValueError for an invalid parameter of the algorithms."""
-    check_choice("solver", estimator.solver, tuple(SOLVERS))
-    if not callable(estimator.step_size) and not is_auto(estimator.step_size):
+    check_choice("solver", settings.solver, tuple(SOLVERS))
+    if not callable(settings.step_size) and not is_auto(settings.step_size):
         hint = 'Or give "auto", or a function of the round.'
-        check_number("step_size", estimator.step_size, low=0, low_open=True, high=1, hint=hint)
-    if not is_auto(estimator.control_step):
-        check_number("control_step", estimator.control_step, low=0, high=1, hint='Or give "auto".')
-    check_switch("replacement", estimator.replacement)
-    check_choice("control_init", estimator.control_init, get_args(ControlInit))
-    if estimator.batch_size is not None:
-        _check_count("batch_size", estimator.batch_size, hint="Use None for all rows.")
-    if not is_auto(estimator.n_inner):
-        _check_count("n_inner", estimator.n_inner, hint='Or give "auto".')
-    check_number("omega", estimator.omega, low=0, hint="Use 0 for no compression.")
-    check_participation(estimator.participation)
-    check_choice("client_weights", estimator.client_weights, get_args(ClientWeights))
-    check_number("tol", estimator.tol, low=0, hint="Use 0 to run all rounds.")
-    if estimator.max_epochs is not None:
+        check_number("step_size", settings.step_size, low=0, low_open=True, high=1, hint=hint)
+    if not is_auto(settings.control_step):
+        check_number("control_step", settings.control_step, low=0, high=1, hint='Or give "auto".')
+    check_switch("replacement", settings.replacement)
+    check_choice("control_init", settings.control_init, get_args(ControlInit))
+    if settings.batch_size is not None:
+        _check_count("batch_size", settings.batch_size, hint="Use None for all rows.")
+    if not is_auto(settings.n_inner):
+        _check_count("n_inner", settings.n_inner, hint='Or give "auto".')
+    check_number("omega", settings.omega, low=0, hint="Use 0 for no compression.")
+    check_participation(settings.participation)
+    check_choice("client_weights", settings.client_weights, get_args(ClientWeights))
+    check_number("tol", settings.tol, low=0, hint="Use 0 to run all rounds.")
+    if settings.max_epochs is not None:
         hint = "Use None for no bound."
-        check_number("max_epochs", estimator.max_epochs, low=0, low_open=True, hint=hint)
-    if estimator.max_iter is not None:
+        check_number("max_epochs", settings.max_epochs, low=0, low_open=True, hint=hint)
+    if settings.max_iter is not None:
         check_number(
-            "max_iter", estimator.max_iter, kind=Integral, low=0, hint="Or None with max_epochs."
+            "max_iter", settings.max_iter, kind=Integral, low=0, hint="Or None with max_epochs."
         )
-    elif estimator.max_epochs is None:
+    elif settings.max_epochs is None:
         raise ValueError(
             "Expected max_iter or max_epochs to bound the fit, got None for both. Give one."
         )
-    if estimator.eval_every is not None and not is_auto(estimator.eval_every):
+    if settings.eval_every is not None and not is_auto(settings.eval_every):
         check_number(
-            "eval_every", estimator.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
+            "eval_every", settings.eval_every, kind=Integral, low=1, hint='Or give "auto" or None.'
         )
-    check_n_jobs(estimator.n_jobs)
-    check_verbose(estimator.verbose)
-    _check_compressor(estimator.compressor, estimator.omega)
+    check_n_jobs(settings.n_jobs)
+    check_verbose(settings.verbose)
+    _check_compressor(settings.compressor, settings.omega)
 
 
 def _check_count(name: str, value: object, hint: str) -> None:
@@ -118,30 +107,27 @@ def _check_compressor(compressor: object, omega: float) -> None:
 
 
 def federated_problem(
-    estimator: FederatedEstimator,
+    settings: FederatedParameters,
     model: Model,
     sizes: ClientSizes,
-    seed: int,
+    seed: int = 0,
     solver: Solver | None = None,
 ) -> Problem:
-    """Task and problem, from an estimator's parameters, for its solver or the given one.
+    """Task and problem, for the solver of this name or the given one.
 
-    Warns
-    -----
-    UserWarning
-        If a ``Compressor`` is coarser than the parameter ``omega``.
+    Warns of a ``Compressor`` coarser than ``omega``.
     """
-    compressor = _compressor_of(estimator)
+    compressor = _compressor_of(settings)
     omega, length = _worst_omega(compressor, model.message_lengths(sizes))
-    if omega > estimator.omega * (1 + _ROUNDING):
+    if omega > settings.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
-            f"{length} numbers, more than omega={estimator.omega:.3g}. Its own level is kept; "
+            f"{length} numbers, more than omega={settings.omega:.3g}. Its own level is kept; "
             f"omega only switches compression on. Set omega={omega:.3g} or more, or name the "
             "operator by a string so that its level follows omega.",
             UserWarning,
         )
-    solver, control_step = solver or SOLVERS[estimator.solver], estimator.control_step
+    solver, control_step = solver or SOLVERS[settings.solver], settings.control_step
     if is_auto(control_step):
         control_step = 1 / (1 + omega)
     task = Task(
@@ -149,37 +135,37 @@ def federated_problem(
         compressor=compressor,
         omega=omega,
         control_step=control_step,
-        has_controls=control_step > 0 or estimator.control_init == "field",
-        batch_size=estimator.batch_size,
-        replacement=estimator.replacement,
+        has_controls=control_step > 0 or settings.control_init == "field",
+        batch_size=settings.batch_size,
+        replacement=settings.replacement,
         seed=seed,
     )
-    reads_batches = estimator.batch_size is not None
+    reads_batches = settings.batch_size is not None
     is_random = model.is_random or solver.is_random
     problem = Problem(
         task,
         sizes,
-        participation=estimator.participation,
+        participation=settings.participation,
         persistent_noise=is_random or (reads_batches and not solver.variance_reduced),
         random_estimates=is_random,
         solver=solver,
     )
     if problem.persistent_noise or not reads_batches:
         return problem
-    n_inner = estimator.n_inner
+    n_inner = settings.n_inner
     if is_auto(n_inner):
         p = problem.inclusion_probability
         n_inner = automatic_n_inner(sizes.n_clients, sizes.n_samples, omega, p)
     return problem._replace(n_inner=n_inner)
 
 
-def _compressor_of(estimator: FederatedEstimator) -> Compressor:
+def _compressor_of(settings: FederatedParameters) -> Compressor:
     """Compressor of a fit; the level of one that is given by its name follows ``omega``."""
-    compressor = estimator.compressor if estimator.omega > 0 else Identity()
+    compressor = settings.compressor if settings.omega > 0 else Identity()
     if isinstance(compressor, Compressor):
         return compressor
     assert compressor is not None  # omega > 0 requires one
-    return _COMPRESSORS[compressor](omega=estimator.omega)
+    return _COMPRESSORS[compressor](omega=settings.omega)
 
 
 def _worst_omega(compressor: Compressor, lengths: IntArray) -> tuple[float, int]:
@@ -198,9 +184,9 @@ def _worst_omega(compressor: Compressor, lengths: IntArray) -> tuple[float, int]
     return float(omegas[worst]), int(lengths[worst])
 
 
-def step_schedule(estimator: FederatedEstimator, problem: Problem) -> Schedule:
+def step_schedule(settings: FederatedParameters, problem: Problem) -> Schedule:
     """Schedule of γ, in (0, 1]."""
-    step_size = estimator.step_size
+    step_size = settings.step_size
     if is_auto(step_size):
         own = problem.solver and problem.solver.schedule
         return own(problem) if own else automatic_step_size(problem)
@@ -216,32 +202,14 @@ def step_schedule(estimator: FederatedEstimator, problem: Problem) -> Schedule:
     return checked
 
 
-def run_solver(
-    estimator: ResumableEstimator,
-    problem: Problem,
-    start: Start,
-    clients: Clients,
-    resume_from: FilePath | None,
-    tasks: FitTask | None,
-) -> RunState:
-    """Run the solver of a problem, with the options of the estimator."""
-    check_participation(problem.participation, problem.sizes.n_clients)
-    options = Options(
-        step_size=step_schedule(estimator, problem),
-        cautious=is_auto(estimator.step_size),
-        control_init=estimator.control_init,
-        max_iter=estimator.max_iter,
-        max_epochs=estimator.max_epochs,
-        tol=estimator.tol,
-        eval_every=estimator.eval_every,
+def options_of(settings: FederatedParameters, problem: Problem) -> Options:
+    """Options of a run."""
+    return Options(
+        step_size=step_schedule(settings, problem),
+        cautious=is_auto(settings.step_size),
+        control_init=settings.control_init,
+        max_iter=settings.max_iter,
+        max_epochs=settings.max_epochs,
+        tol=settings.tol,
+        eval_every=settings.eval_every,
     )
-    solver, criterion = problem.solver, problem.model.criterion
-    assert solver is not None  # the problem is that of a fit
-    if start.kept is None:
-        clients.join(solver, problem.task)
-    checkpoint = checkpoint_of(estimator, problem, clients, options.step_size, resume_from)
-    report = printer(estimator.verbose, criterion)
-    state = run(solver, problem, start, options, clients, report, checkpoint, tasks)
-    if estimator.verbose:
-        print_outcome(state, criterion)
-    return state

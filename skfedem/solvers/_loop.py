@@ -52,7 +52,7 @@ def run(
     start: Start,
     options: Options,
     clients: Clients,
-    report: Callable[[dict[str, float]], None],
+    report: Callable[[dict[str, float]], None] = lambda row: None,
     checkpoint: Checkpoint | None = None,
     tasks: FitTask | None = None,
 ) -> RunState:
@@ -66,7 +66,7 @@ def run(
     options : Options
     clients : Clients
         They have joined with this solver and the task of this problem.
-    report : callable
+    report : callable, optional
         Called after each round with the last row of the history. If rounds are exact, it also
         contains ``criterion_before``, the criterion of the previous row, which the round yields.
     checkpoint : Checkpoint, default=None

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from .._messages import join_alternatives, plural, warn
 from .._parameters import is_auto
 from .._typing import Schedule
-from ._estimator import FederatedEstimator
+from ._parameters import FederatedParameters
 from ._state import RunState
 from ._stopping import fewest_rounds
 from .base import Problem
@@ -74,7 +74,7 @@ class Wording(NamedTuple):
 
 
 def warn_outcome(
-    estimator: FederatedEstimator,
+    settings: FederatedParameters,
     problem: Problem,
     state: RunState,
     schedule: Schedule,
@@ -97,20 +97,20 @@ def warn_outcome(
         )
         return
     if not state.n_rounds:
-        if estimator.max_iter != 0:
+        if settings.max_iter != 0:
             warn(
                 f"No round was run: the initialisation took {state.history['epoch'][0]:.2g} of "
-                f"max_epochs={estimator.max_epochs}. Increase max_epochs.",
+                f"max_epochs={settings.max_epochs}. Increase max_epochs.",
                 ConvergenceWarning,
             )
         return
-    _warn_of_steps(estimator, state, schedule, wording)
+    _warn_of_steps(settings, state, schedule, wording)
     if not (state.converged or is_worse):
-        _warn_of_no_convergence(estimator, problem, state, wording.iteration)
+        _warn_of_no_convergence(settings, problem, state, wording.iteration)
 
 
 def _warn_of_steps(
-    estimator: FederatedEstimator, state: RunState, schedule: Schedule, wording: Wording
+    settings: FederatedParameters, state: RunState, schedule: Schedule, wording: Wording
 ) -> None:
     """Warn if steps were still shortened at the end, or if noise has cut them drastically."""
     safeguarded = state.history["safeguarded"]
@@ -118,8 +118,8 @@ def _warn_of_steps(
     limit = state.server.step_limit
     if last_tenth.any():
         # A limit below the schedule shows that automatic steps were shortened.
-        shortened = not is_auto(estimator.step_size) or limit < schedule(1)
-        ways = [*against_noise(estimator, "a smaller step_size"), *wording.remedies]
+        shortened = not is_auto(settings.step_size) or limit < schedule(1)
+        ways = [*against_noise(settings, "a smaller step_size"), *wording.remedies]
         warn(
             f"Steps {wording.left} in {np.count_nonzero(last_tenth)} of the last "
             f"{plural(len(last_tenth), 'round')} and "
@@ -128,11 +128,11 @@ def _warn_of_steps(
             ConvergenceWarning,
         )
         return
-    if not is_auto(estimator.step_size):
+    if not is_auto(settings.step_size):
         return  # nor is a function of the user's asked once more
     planned = schedule(state.server.round_index)
     if limit < _SMALL_SHARE * planned:
-        ways = [*(against_noise(estimator) or ["a smaller step_size"]), *wording.remedies]
+        ways = [*(against_noise(settings) or ["a smaller step_size"]), *wording.remedies]
         warn(
             f"Step sizes were reduced from {planned:.2g} to at most {limit:.2g}, because "
             "rounds were too noisy for larger ones: the fit converges slowly, if at all. Use "
@@ -141,34 +141,34 @@ def _warn_of_steps(
         )
 
 
-def against_noise(estimator: FederatedEstimator, *steps: str) -> list[str]:
+def against_noise(settings: FederatedParameters, *steps: str) -> list[str]:
     """Advice that makes this estimator's rounds less noisy.
 
     Advice on control variates precedes ``steps``: if they diverge, no step size helps.
     """
     # As a number of clients, 1 is not everybody.
-    is_number = isinstance(estimator.participation, Integral)
-    noisy = estimator.omega > 0 or is_number or estimator.participation < 1
-    step = estimator.control_step
-    is_ill = not is_auto(step) and not 0 < step <= 1 / (1 + estimator.omega)
-    reads_batches = estimator.batch_size is not None
+    is_number = isinstance(settings.participation, Integral)
+    noisy = settings.omega > 0 or is_number or settings.participation < 1
+    step = settings.control_step
+    is_ill = not is_auto(step) and not 0 < step <= 1 / (1 + settings.omega)
+    reads_batches = settings.batch_size is not None
     candidates = [
         ("control_step='auto'", noisy and is_ill),
         *((way, True) for way in steps),
-        ("solver='vr_fedem'", reads_batches and estimator.solver == "fedem"),
+        ("solver='vr_fedem'", reads_batches and settings.solver == "fedem"),
         ("a larger batch_size", reads_batches),
-        ("a smaller omega", estimator.omega > 0),
+        ("a smaller omega", settings.omega > 0),
     ]
     return [way for way, helps in candidates if helps]
 
 
 def _warn_of_no_convergence(
-    estimator: FederatedEstimator, problem: Problem, state: RunState, iteration: str
+    settings: FederatedParameters, problem: Problem, state: RunState, iteration: str
 ) -> None:
     """Warn that ``tol`` was not reached, with the likely reason and remedy."""
-    why, advice = _reason(estimator, problem, state, iteration)
+    why, advice = _reason(settings, problem, state, iteration)
     warn(
-        f"Not converged to tol={estimator.tol} after {plural(state.n_rounds, 'round')}{why}. "
+        f"Not converged to tol={settings.tol} after {plural(state.n_rounds, 'round')}{why}. "
         f"{advice}.",
         ConvergenceWarning,
     )
@@ -186,23 +186,23 @@ def took_few_rounds(problem: Problem, state: RunState) -> bool:
 
 
 def _reason(
-    estimator: FederatedEstimator, problem: Problem, state: RunState, iteration: str
+    settings: FederatedParameters, problem: Problem, state: RunState, iteration: str
 ) -> tuple[str, str]:
     """Likely reason for lack of convergence ("" if unclear), and advice."""
     more = "Increase max_epochs"
-    if estimator.max_iter is not None and state.n_rounds >= estimator.max_iter:
+    if settings.max_iter is not None and state.n_rounds >= settings.max_iter:
         more = "Increase max_iter"
-    if estimator.tol == 0:
+    if settings.tol == 0:
         return " (no fit can reach that)", "Increase tol, to see whether it converges"
     if problem.task.control_step == 0 and (problem.omega > 0 or problem.inclusion_probability < 1):
         why = ": without control variates, the noise of messages does not vanish"
         return why, "Set control_step='auto'"
-    if estimator.batch_size is not None and problem.persistent_noise:
+    if settings.batch_size is not None and problem.persistent_noise:
         return ": the noise of FedEM's minibatches vanishes slowly", "Use solver='vr_fedem'"
     if took_few_steps(state):
         step_sum = state.history["step_size"][1:].sum()
         why = f": the steps added up to only {step_sum:.2g} {iteration}"
-        return why, more if is_auto(estimator.step_size) else f"{more}, or use a larger step_size"
+        return why, more if is_auto(settings.step_size) else f"{more}, or use a larger step_size"
     if took_few_rounds(problem, state):
         return f": such a fit takes about {fewest_rounds(problem)} rounds or more", more
     return "", f"{more} or tol"

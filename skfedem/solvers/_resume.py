@@ -18,10 +18,10 @@ from .. import _checkpoint
 from .._federation import little_endian
 from .._history import History
 from .._messages import repr_of, warn
-from .._parameters import check_number, parameters_of
+from .._parameters import check_number
 from .._typing import FilePath, Schedule
 from ..models._base import Start
-from ._estimator import ResumableEstimator
+from ._parameters import ResumableParameters
 from ._state import RunState, initial_state
 from .base import Clients, Problem, ServerState, Solver
 
@@ -113,25 +113,25 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_of(
-    estimator: ResumableEstimator,
+    settings: ResumableParameters,
+    estimator: str,
     problem: Problem,
     clients: Clients,
     schedule: Schedule,
     resume_from: FilePath | None,
 ) -> Checkpoint | None:
-    """Checkpoint of a fit with the estimator's parameters; None if nothing is saved or resumed."""
-    if estimator.checkpoint is None and resume_from is None:
+    """Checkpoint of a fit with these parameters; None if nothing is saved or resumed.
+
+    ``estimator`` is the name of its class.
+    """
+    path = settings.checkpoint
+    if path is None and resume_from is None:
         return None
-    parameters = {
-        name: _described(value)
-        for name, value in parameters_of(estimator).items()
-        if name not in _FREE
-    }
     identity = {
-        "estimator": type(estimator).__name__,
+        "estimator": estimator,
         # Parameters precede the data, whose digest may depend on them: errors name the first
         # difference.
-        **parameters,
+        **{name: _described(v) for name, v in vars(settings).items() if name not in _FREE},
         "seed": problem.task.seed,
         "n_clients": problem.sizes.n_clients,
         "n_samples": problem.sizes.n_samples,
@@ -142,29 +142,28 @@ def checkpoint_of(
         # Distinguishes operators that are only described by their class.
         "omega of the compressor": problem.omega,
     }
-    path = estimator.checkpoint
     return Checkpoint(
         identity,
         None if path is None else Path(path).absolute(),  # in case the working directory changes
-        estimator.checkpoint_every,
+        settings.checkpoint_every,
         resume_from,
-        schedule if callable(estimator.step_size) else None,
+        schedule if callable(settings.step_size) else None,
     )
 
 
-def seed_of(estimator: ResumableEstimator, seed: int, resume_from: FilePath | None) -> int:
+def seed_of(settings: ResumableParameters, seed: int, resume_from: FilePath | None) -> int:
     """Seed of the run to resume if ``random_state`` is None, otherwise ``seed``."""
-    if resume_from is None or estimator.random_state is not None:
+    if resume_from is None or settings.random_state is not None:
         return seed
     return _checkpoint.identity_of(resume_from).get("seed", seed)
 
 
-def check_checkpoint_parameters(estimator: ResumableEstimator) -> None:
+def check_checkpoint_parameters(settings: ResumableParameters) -> None:
     """Raise TypeError or ValueError for invalid parameters of checkpoints."""
-    if estimator.checkpoint is not None:
-        _check_path(estimator.checkpoint)
+    if settings.checkpoint is not None:
+        _check_path(settings.checkpoint)
     hint = "Use 1 to save after every round."
-    check_number("checkpoint_every", estimator.checkpoint_every, kind=Integral, low=1, hint=hint)
+    check_number("checkpoint_every", settings.checkpoint_every, kind=Integral, low=1, hint=hint)
 
 
 def _check_path(path: FilePath) -> None:

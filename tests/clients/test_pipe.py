@@ -8,9 +8,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from skfedem import FederatedGaussianMixture
+from skfedem._data.clients import ClientData
+from skfedem._estimators.fit import best_run
 from skfedem._federation import Federation, offsets_of
-from skfedem._mixture.runs import best_run, new_runs
+from skfedem._mixture.fit import MixtureFit
 from skfedem._parallel import Workers
+from skfedem._parameters import read_parameters
 from skfedem.clients.local import LocalClients
 from skfedem.models.mixture.initial_parameters import InitialParameters
 
@@ -37,10 +40,11 @@ class Interrupted(PipeClients):
         return aggregated
 
 
-def fitted(settings, clients):
+def fitted(mixture, federation, clients):
     """State at the end of a fit."""
-    problem, start = new_runs(settings, clients, InitialParameters())
-    return best_run(settings, problem, start, [7], clients, None, lambda: None)
+    data = ClientData(federation, np.arange(federation.n_clients))
+    steps = MixtureFit(read_parameters(mixture), data, {}, InitialParameters(), None)
+    return best_run(steps, clients, [7]).state
 
 
 @pytest.mark.slow
@@ -49,16 +53,15 @@ def test_processes_fit_what_threads_fit_to_the_bit(setting, tmp_path):
     generator = np.random.default_rng(0)
     tables = [generator.normal(k, 1, (length, 3)) for k, length in enumerate((40, 1, 25))]
     mixture = FederatedGaussianMixture(2, tol=1e-6, max_iter=12, **SETTINGS[setting])
-    mixture.n_features_in_ = 3
     lengths = np.array([len(rows) for rows in tables])
     federation = Federation(np.concatenate(tables), offsets_of(lengths), lengths / lengths.sum())
     with Workers(1) as workers:
-        want = fitted(mixture, LocalClients(federation, workers))
+        want = fitted(mixture, federation, LocalClients(federation, workers))
         folders = [tmp_path / str(number) for number in range(len(tables))]
         for folder in folders:
             folder.mkdir()
         clients = Interrupted(tables, folders)
-        got = fitted(mixture, clients)
+        got = fitted(mixture, federation, clients)
         controls, control = clients.save()["controls"], got.server.control
         clients.stop()
     assert clients.n_rounds > 2

@@ -17,9 +17,11 @@ from skfedem import (
     FederatedGaussianMixture,
     FederatedMatrixImputer,
     FederatedMatrixImputerCV,
-    impute,
 )
 from skfedem._federation import Federation
+from skfedem._imputer import fit as fit_of_imputers
+from skfedem._imputer.fit import MatrixFit
+from skfedem._mixture.fit import MixtureFit
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop, _state
 from watched import interrupted
@@ -792,13 +794,19 @@ def test_fits_go_on_after_a_round_that_the_server_did_not_finish(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "estimator", [FederatedGaussianMixture(2, random_state=0), FederatedMatrixImputer(1)]
+    ("estimator", "steps"),
+    [
+        (FederatedGaussianMixture(2, random_state=0), MixtureFit),
+        (FederatedMatrixImputer(1), MatrixFit),
+    ],
 )
-def test_a_fit_that_is_stopped_while_it_is_stored_leaves_the_earlier_one(estimator, monkeypatch):
+def test_a_fit_that_is_stopped_while_it_is_stored_leaves_the_earlier_one(
+    estimator, steps, monkeypatch
+):
     estimator = clone(estimator).set_params(warm_start=True).fit(CLIENTS[:1])
     earlier = dict(vars(estimator))
 
-    monkeypatch.setattr(f"{type(estimator).__module__}.fitted_state", interrupted(None, at=1))
+    monkeypatch.setattr(steps, "fitted", interrupted(None, at=1))
     with pytest.raises(KeyboardInterrupt):
         estimator.fit([CLIENTS[0] + 1])
     assert vars(estimator).keys() == earlier.keys()
@@ -841,7 +849,7 @@ def test_a_start_without_a_round_is_evaluated_once(
     estimator, eval_every, control_step, monkeypatch
 ):
     asked = []
-    for module in (_loop, _state, impute):
+    for module in (_loop, _state, fit_of_imputers):
         evaluate = module.evaluate
         monkeypatch.setattr(
             module,

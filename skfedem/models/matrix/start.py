@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
 from ..._data.cells import CellData
 from ..._federation import Federation, SetUp, offsets_of, weights_of_clients
-from ..._parameters import is_auto
-from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, StepSize
+from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
 from . import messages
 from .families import FAMILIES
@@ -43,27 +43,32 @@ def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation
     return Federation(relative_cells(data), offsets, weights)
 
 
-class MatrixEstimator(Protocol):
-    """Estimator of a matrix, by the parameters that its model depends on."""
+@dataclass(eq=False, repr=False)
+class MatrixParameters:
+    """Parameters of the model, which the estimator inherits with its constructor."""
 
-    family: FamilyName
-    rank: int | None
-    penalty: float
-    effects: EffectsName
-    effects_penalty: float
-    step_size: StepSize
+    rank: int | None = 2
+    _: KW_ONLY
+    family: FamilyName = "gaussian"
+    penalty: float = 1.0
+    effects: EffectsName = "both"
+    effects_penalty: float = 0.1
+    rows: RowsName = "shared"
+    missing_values: float = np.nan
 
 
 def low_rank_model(
-    estimator: MatrixEstimator,
+    settings: MatrixParameters,
     clients: SetUp,
     shape: tuple[int, int],
     log_base_measures: FloatArray,
+    adaptive: bool = True,
 ) -> LowRankModel:
     """Model of the clients' cells, from their messages before the first round.
 
     These contain which cells they observed and how often, and the row sums and column sums of their
     observations. ``log_base_measures`` has the sum of ``log ρ(y)`` over each client's, in nats.
+    ``adaptive`` steps follow the curvature.
     """
     weights, lengths = clients.sizes
     n_bits = (shape[0] * shape[1] - 1).bit_length()
@@ -78,15 +83,15 @@ def low_rank_model(
     support, positions = _support(codes, counts * np.repeat(shares, lengths), shape)
     pooled = Pooled(
         support,
-        _margins(clients, shares, shape, estimator.effects),
-        family=FAMILIES[estimator.family],
-        rank=estimator.rank or min(shape),
-        penalty=estimator.penalty,
-        effects=estimator.effects,
-        effects_penalty=estimator.effects_penalty,
+        _margins(clients, shares, shape, settings.effects),
+        family=FAMILIES[settings.family],
+        rank=settings.rank or min(shape),
+        penalty=settings.penalty,
+        effects=settings.effects,
+        effects_penalty=settings.effects_penalty,
     )
     log_base_measure = float(shares @ log_base_measures)
-    return LowRankModel(pooled, scale, log_base_measure, is_auto(estimator.step_size), positions)
+    return LowRankModel(pooled, scale, log_base_measure, adaptive, positions)
 
 
 def _bits_of_counts(counts: FloatArray) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..._federation import SetUp
 from ..._messages import label_repr, repr_of
 from ..._parameters import check_shape, check_shares
-from ..._typing import CovarianceType, FloatArray
+from ..._typing import CovarianceType, FloatArray, InitParams
 from .covariances import COVARIANCES
 from .gaussian_mixture import GaussianMixtureModel
 from .messages import n_rows_too_far
@@ -26,25 +27,20 @@ _FARTHEST = 1e37
 _LARGEST_SHARE = 1e300
 
 
-class MixtureEstimator(Protocol):
-    """Estimator of a mixture, as its model and start know it.
+@dataclass(eq=False, repr=False)
+class MixtureParameters:
+    """Parameters of the model and its start, which the estimator inherits with its constructor."""
 
-    ``means_`` and the like only exist after a fit.
-    """
-
-    n_components: int
-    covariance_type: CovarianceType
-    reg_covar: float
-    batch_size: int | None
-    weights_init: ArrayLike | None
-    means_init: ArrayLike | None
-    precisions_init: ArrayLike | None
-    fixed_covariance: ArrayLike | None
-
-    weights_: FloatArray
-    means_: FloatArray
-    covariances_: FloatArray
-    _fitted_type: CovarianceType
+    n_components: int = 1
+    _: KW_ONLY
+    covariance_type: CovarianceType = "full"
+    fixed_covariance: ArrayLike | None = None
+    reg_covar: float = 1e-6
+    n_init: int = 1
+    init_params: InitParams = "kmeans"
+    weights_init: ArrayLike | None = None
+    means_init: ArrayLike | None = None
+    precisions_init: ArrayLike | None = None
 
 
 class InitialParameters(NamedTuple):
@@ -57,67 +53,65 @@ class InitialParameters(NamedTuple):
 
 
 def check_initial_parameters(
-    estimator: MixtureEstimator, n_features: int, *, warm: bool
+    settings: MixtureParameters, n_features: int, fitted: InitialParameters | None = None
 ) -> InitialParameters:
     """Validate ``weights_init``, ``means_init``, ``precisions_init`` and ``fixed_covariance``.
 
-    With ``warm``, the fitted parameters take the place of the initial values.
+    If there are fitted parameters to continue from, they take the place of the initial values.
     """
-    if warm:
-        _check_kind_of_fit(estimator, n_features)
-    fixed = _known_covariance(estimator, n_features)
-    if warm:
-        return InitialParameters(
-            estimator.weights_, estimator.means_, estimator.covariances_, fixed
-        )
-    size, weights, means = estimator.n_components, estimator.weights_init, estimator.means_init
+    fixed = _known_covariance(settings, n_features)
+    if fitted is not None:
+        return fitted._replace(fixed_covariance=fixed)
+    size, weights, means = settings.n_components, settings.weights_init, settings.means_init
     if weights is not None:
         weights = check_shares("weights_init", weights, size)
     if means is not None:
         means = check_shape("means_init", means, (size, n_features))
-    return InitialParameters(weights, means, _inverses_of_precisions(estimator, n_features), fixed)
+    covariances = _inverses_of_precisions(settings, n_features)
+    return InitialParameters(weights, means, covariances, fixed)
 
 
-def _known_covariance(estimator: MixtureEstimator, d: int) -> FloatArray | None:
+def _known_covariance(settings: MixtureParameters, d: int) -> FloatArray | None:
     """Validated ``fixed_covariance``, or None."""
-    if estimator.fixed_covariance is None:
+    if settings.fixed_covariance is None:
         return None
-    if estimator.covariance_type != "tied":
+    if settings.covariance_type != "tied":
         raise ValueError(
             'Expected covariance_type="tied" with a fixed_covariance, got '
-            f"{repr_of(estimator.covariance_type)}. It is shared by all components."
+            f"{repr_of(settings.covariance_type)}. It is shared by all components."
         )
-    if estimator.precisions_init is not None:
+    if settings.precisions_init is not None:
         raise ValueError(
             "Expected precisions_init=None with a fixed_covariance, got both. Give one."
         )
-    fixed = check_shape("fixed_covariance", estimator.fixed_covariance, (d, d))
+    fixed = check_shape("fixed_covariance", settings.fixed_covariance, (d, d))
     _check_positive_definite("fixed_covariance", fixed)
     return fixed / 2 + fixed.T / 2  # a sum of large entries would overflow
 
 
-def _check_kind_of_fit(estimator: MixtureEstimator, n_features: int) -> None:
+def check_same_kind(
+    settings: MixtureParameters, n_features: int, before: GaussianMixtureModel
+) -> None:
     """Raise if covariance type or number of components or features differ from the last fit."""
-    n_components, n_features_before = estimator.means_.shape
-    for name, before, now in (
-        ("covariance_type", estimator._fitted_type, estimator.covariance_type),
-        ("n_components", n_components, estimator.n_components),
-        ("n_features", n_features_before, n_features),
+    for name, want, got in (
+        ("covariance_type", before.covariance_type, settings.covariance_type),
+        ("n_components", before.n_components, settings.n_components),
+        ("n_features", before.n_features, n_features),
     ):
-        if now != before:
+        if got != want:
             raise ValueError(
-                f"Expected {name}={repr_of(before)}, as in the last fit, got {repr_of(now)}. "
+                f"Expected {name}={repr_of(want)}, as in the last fit, got {repr_of(got)}. "
                 f"{_TO_BEGIN_ANEW}"
             )
 
 
-def _inverses_of_precisions(estimator: MixtureEstimator, d: int) -> FloatArray | None:
+def _inverses_of_precisions(settings: MixtureParameters, d: int) -> FloatArray | None:
     """Covariances from the validated ``precisions_init``, or None."""
-    if estimator.precisions_init is None:
+    if settings.precisions_init is None:
         return None
-    structure = COVARIANCES[estimator.covariance_type]
-    shape = structure.shape(estimator.n_components, d)
-    precisions = check_shape("precisions_init", estimator.precisions_init, shape)
+    structure = COVARIANCES[settings.covariance_type]
+    shape = structure.shape(settings.n_components, d)
+    precisions = check_shape("precisions_init", settings.precisions_init, shape)
     if structure.has_matrices:
         _check_positive_definite("precisions_init", precisions)
         with np.errstate(over="ignore", invalid="ignore"):  # ``check_spread`` reports it

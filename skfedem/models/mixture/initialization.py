@@ -22,7 +22,7 @@ from .domain import in_domain
 from .gaussian_mixture import GaussianMixtureModel
 from .initial_parameters import (
     InitialParameters,
-    MixtureEstimator,
+    MixtureParameters,
     check_distance,
     check_regularization,
     check_spread,
@@ -46,7 +46,10 @@ def n_moments_told(model: GaussianMixtureModel) -> int:
 
 
 def standardise(
-    estimator: MixtureEstimator, clients: SetUp, initial: InitialParameters
+    settings: MixtureParameters,
+    clients: SetUp,
+    initial: InitialParameters,
+    batch_size: int | None = None,
 ) -> GaussianMixtureModel:
     """Model in standard units.
 
@@ -54,12 +57,12 @@ def standardise(
     rows, its second moment about that. The second moment then keeps its digits wherever the rows
     lie.
     """
-    covariance_type, size, sizes = estimator.covariance_type, estimator.n_components, clients.sizes
+    covariance_type, size, sizes = settings.covariance_type, settings.n_components, clients.sizes
     center = clients.mean(messages.mean_of_rows)
     second = _second_moment(clients, center, COVARIANCES[covariance_type].has_matrices)
     clients.tell("second moment", n_moments(len(center), second.ndim == 2))
-    units = standard_units(center, second, covariance_type, estimator.reg_covar)
-    n_rows = estimator.batch_size or sizes.n_samples / sizes.n_clients
+    units = standard_units(center, second, covariance_type, settings.reg_covar)
+    n_rows = batch_size or sizes.n_samples / sizes.n_clients
     model = GaussianMixtureModel(
         n_components=size,
         covariance_type=covariance_type,
@@ -69,7 +72,7 @@ def standardise(
     )
     check_distance(model, initial.means)
     check_spread(model, "precisions_init", initial.covariances)
-    return with_parameters(model, estimator.reg_covar, initial.fixed_covariance)
+    return with_parameters(model, settings.reg_covar, initial.fixed_covariance)
 
 
 def _second_moment(clients: SetUp, center: FloatArray, matrix: bool) -> FloatArray:
@@ -79,7 +82,7 @@ def _second_moment(clients: SetUp, center: FloatArray, matrix: bool) -> FloatArr
 
 
 def standardised_again(
-    estimator: MixtureEstimator,
+    settings: MixtureParameters,
     model: GaussianMixtureModel,
     clients: SetUp,
     initial: InitialParameters,
@@ -94,7 +97,7 @@ def standardised_again(
     if model.covariance_type == "tied":
         second = _second_moment(clients, model.units.center, True)
         second = model.units.moment_to_standard(second)
-    model = with_parameters(model, estimator.reg_covar, initial.fixed_covariance)
+    model = with_parameters(model, settings.reg_covar, initial.fixed_covariance)
     return replace(model, second_moment=second, in_stream=False)
 
 

@@ -1,0 +1,151 @@
+"""What an imputer contributes to the steps of its ``fit``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._data.cells import CellData
+from .._data.frame_labels import fit_labels, labels_of_shape
+from .._data.matrices import holds_clients
+from .._federation import Federation
+from .._parameters import is_auto
+from .._typing import IntArray, MatricesLike, Shape
+from ..models._base import Start
+from ..models.matrix.low_rank import LowRankModel
+from ..models.matrix.start import low_rank_model, start_again, start_run
+from ..models.matrix.theta import Theta
+from ..solvers._fitted_state import FittedState, continued, fitted_state, same_rows
+from ..solvers._state import RunState, evaluate
+from ..solvers.base import Clients, Problem, Solver
+from .warnings import warn_of_fit
+
+
+class MatrixFit(NamedTuple):
+    """Steps of a fit, see ``FitSteps``; ``theta`` and ``memory`` are those of a warm start.
+
+    ``known`` are the attributes that parameters and data determine before the first round.
+    """
+
+    settings: Any
+    X: MatricesLike
+    data: CellData
+    federation: Federation
+    known: dict[str, Any]
+    theta: Theta | None
+    memory: FittedState | None
+    rows: str = "observed cells"
+    n_starts: int = 1
+    solver: Solver | None = None
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """Labels of the clients with observed cells."""
+        return self.data.ids[self.data.observers]
+
+    def model(self, clients: Clients) -> LowRankModel:
+        """Model from the clients' cells, counts and margins."""
+        data, adaptive = self.data, is_auto(self.settings.step_size)
+        base_measures = data.log_base_measure[data.observers]
+        return low_rank_model(self.settings, clients, data.shape, base_measures, adaptive)
+
+    def start(self, problem: Problem, clients: Clients) -> Start:
+        """The end of the last fit if it had these cells, its θ, or a new start."""
+        model: Any = problem.model  # a LowRankModel
+        theta, memory, totals = self.theta, self.memory, self.federation.totals
+        if theta is not None and memory:
+            digest = clients.fingerprint()
+            if same_rows(memory, totals, self.ids, digest):
+                clients.messages.clear()  # the server knows these cells already
+                start = start_again(model, memory.model, memory.server, theta)
+                solver = self.settings.solver
+                return continued(memory, solver, problem, clients, start, totals, self.ids, digest)
+        return start_run(model, theta)
+
+    def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
+        """Fitted attributes after a round."""
+        server, origin = state.server, self.data.origin  # to which its θ is relative
+        effects, low_rank = server.parameters.natural  # copied: the memory keeps them
+        return {
+            **self.known,
+            "intercept_": float(effects.intercept) + origin,
+            "row_effects_": effects.rows.copy(),
+            "column_effects_": effects.columns.copy(),
+            "row_factors_": low_rank.left.copy(),
+            "singular_values_": low_rank.singular_values.copy(),
+            "column_factors_": low_rank.right.copy(),
+            "_largest_theta": float(server.statistics.iterate.theta.max()),
+            "n_iter_": state.n_rounds,
+            "converged_": False,
+            "_memory": None,  # the memory of an earlier fit belongs to another θ
+        }
+
+    def fitted(self, problem: Problem, state: RunState, clients: Clients) -> dict[str, Any]:
+        """Fitted attributes after the run."""
+        objective, memory, settings = state.final_criterion, None, self.settings
+        if np.isnan(objective):
+            objective = evaluate(problem, state.server, clients).criterion
+        if settings.warm_start:  # only if asked for: it is as large as the data
+            totals, digest = self.federation.totals, clients.fingerprint()
+            memory = fitted_state(self.ids, totals, settings.solver, problem, state, digest)
+        return {
+            **self.so_far(problem, state),
+            "objective_": float(objective),
+            "converged_": state.converged,
+            "history_": {**state.history.as_dict(), "singular_values": np.array(state.trace)},
+            "client_drift_": self._drift(state),
+            "_stopped_by": state.stopped_by,
+            "_memory": memory,
+        }
+
+    def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:
+        """Give the warnings that apply to this fit."""
+        warn_of_fit(self.settings, self.X, self.data, fitted, problem, state)
+
+    def _drift(self, state: RunState) -> NDArray[np.float64]:
+        """Root mean square of the residuals of each client, from its control variate."""
+        drift = np.zeros(len(self.data.ids))
+        assert state.clients is not None  # the run has ended
+        if state.clients["controls"].size:
+            # Divided by the number of visits, so that many visits alone do not look like drift.
+            squares = state.clients["controls"] ** 2 / self.data.counts
+            sums = np.add.reduceat(squares, self.federation.offsets[:-1])
+            drift[self.data.observers] = np.sqrt(self.federation.lengths * sums)
+        return drift
+
+
+def known_attributes(
+    settings: Any,
+    X: MatricesLike,
+    clients: ArrayLike | None,
+    shape: Shape | None,
+    data: CellData,
+) -> dict[str, Any]:
+    """Attributes that the data and the parameters determine before the first round."""
+    labels = fit_labels(X, settings.rows) if shape is None else labels_of_shape(shape)
+    return {
+        "n_clients_": len(data.ids),
+        "client_ids_": data.ids,
+        "row_offsets_": data.row_offsets,
+        "unobserved_rows_": _absent(data.rows, data.shape[0]),
+        "unobserved_columns_": _absent(data.columns, data.shape[1]),
+        # Parameters of this fit, which set_params may change later.
+        "_fitted_family": settings.family,
+        "_fitted_effects": settings.effects,
+        "_fitted_penalty": float(settings.penalty),
+        "_fitted_effects_penalty": float(settings.effects_penalty),
+        "_shape": data.shape,
+        "_has_triplets": shape is not None,
+        "_has_triplets_alone": shape is not None and not holds_clients(X),
+        # If labels divide a matrix among clients, they do not share their rows.
+        "_has_sites": settings.rows == "shared" and (clients is None or shape is not None),
+        "_row_labels": labels[0],
+        "_column_labels": labels[1],
+    }
+
+
+def _absent(numbers: IntArray, size: int) -> IntArray:
+    """Numbers below a size that do not occur."""
+    return np.flatnonzero(np.bincount(numbers, minlength=size) == 0)

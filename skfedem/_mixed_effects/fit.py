@@ -1,0 +1,76 @@
+"""What a population model contributes to the steps of its ``fit``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._federation import Federation, weights_of_clients
+from .._typing import ClientWeights
+from ..models._base import Start
+from ..models.mixed_effects.model import MixedEffectsModel
+from ..models.mixed_effects.subjects import pack
+from ..solvers._state import RunState
+from ..solvers.base import Clients, Problem, Solver
+from .design import Design
+from .outcome import fitted_after, so_far_fitted, warn_of_fit
+from .records import ClientRecords
+from .report import sums_of_sites
+from .settings import n_chains_of, solver_of
+from .start import model_of, start_of
+
+
+class PopulationFit(NamedTuple):
+    """Steps of a fit, see ``FitSteps``."""
+
+    settings: Any
+    design: Design
+    data: ClientRecords
+    federation: Federation
+    rows: str = "subjects"
+    n_starts: int = 1
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        return self.data.ids
+
+    @property
+    def solver(self) -> Solver | None:
+        return solver_of(self.settings)
+
+    def model(self, clients: Clients) -> MixedEffectsModel:
+        """Model of these subjects."""
+        settings, federation = self.settings, self.federation
+        n_chains = n_chains_of(settings, federation.n_samples)
+        return model_of(self.design, self.data, federation, settings.n_nodes, n_chains)
+
+    def start(self, problem: Problem, clients: Clients) -> Start:
+        """Start at the values of the user."""
+        model: Any = problem.model  # a MixedEffectsModel
+        return start_of(self.design, model, self.data, self.federation)
+
+    def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
+        """Fitted attributes after a round."""
+        return so_far_fitted(self.design, self.data, state.server.parameters, state.n_rounds)
+
+    def fitted(self, problem: Problem, state: RunState, clients: Any) -> dict[str, Any]:
+        """Fitted attributes after the run."""
+        model: Any = problem.model  # a MixedEffectsModel
+        parameters, seed, controls = state.server.parameters, problem.task.seed, clients.controls
+        sums = sums_of_sites(model, self.federation, parameters, seed, clients.workers)
+        drift = np.sqrt((controls**2).sum(axis=1)) if controls.size else np.zeros(len(self.ids))
+        fitted = fitted_after(self.settings, self.design, self.data, problem, state, sums, drift)
+        return {**fitted, "_n_nodes": self.settings.n_nodes}
+
+    def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:
+        """Give the warnings that apply to this fit."""
+        warn_of_fit(self.settings, problem, state, converged=fitted["converged_"])
+
+
+def federation_of(data: ClientRecords, client_weights: ClientWeights) -> Federation:
+    """Subjects of all clients, a row each."""
+    lengths = data.offsets[1:] - data.offsets[:-1]
+    weights = weights_of_clients(lengths, client_weights)
+    return Federation(pack(data.subjects), data.offsets, weights, row_keys=data.keys)
