@@ -1,4 +1,4 @@
-"""Plots of fitted estimators: the course of a fit, and the fitted matrix.
+"""Plots of fitted estimators: the course of a fit, fitted matrices, and population models.
 
 Displays follow scikit-learn's conventions: ``from_estimator`` computes and draws, the constructor
 only stores data, ``plot`` draws, and the result is in ``figure_`` and ``ax_``. Displays require
@@ -6,6 +6,15 @@ matplotlib (``pip install matplotlib``), which is only imported when something i
 """
 
 from ._convergence import ConvergenceDisplay
+from ._goodness_of_fit import GoodnessOfFitDisplay
 from ._imputation import ImputationDisplay
+from ._individual_fit import IndividualFitDisplay
+from ._predictive_check import VisualPredictiveCheckDisplay
 
-__all__ = ["ConvergenceDisplay", "ImputationDisplay"]
+__all__ = [
+    "ConvergenceDisplay",
+    "GoodnessOfFitDisplay",
+    "ImputationDisplay",
+    "IndividualFitDisplay",
+    "VisualPredictiveCheckDisplay",
+]

@@ -28,6 +28,7 @@ from ._figures import (
     given_axes,
     last_step,
     new_axes,
+    new_grid,
 )
 from ._lines import draw_component_legend, draw_curves, format_axis
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 ScaleName = Literal["auto", "linear", "log"]
 
+# Up to this number of series, one is below the other; more are in two columns.
+_MOST_BELOW = 5
 _SQUARED_NORMS = ("field_sq_norm", "mean_field_sq_norm")
 
 
@@ -60,8 +63,8 @@ class ConvergenceDisplay:
         including one-off messages such as those of the start.
     y : str or list of str, default=None
         Names of the series to draw, each on its own axes: log-likelihoods, squared norms of the
-        field, weights of the components, ... None: the log-likelihood (or the objective of an
-        imputer) and the mean field, if all runs have them.
+        field, weights of the components, estimates of a population model, ... None: the
+        log-likelihood (or the objective of an imputer) and the mean field, if all runs have them.
     labels : list of str, default=None
         Label of each run. Runs with the same label form a group, for which the mean and a band are
         drawn. None: all runs form one group.
@@ -149,8 +152,9 @@ class ConvergenceDisplay:
 
         Parameters
         ----------
-        estimator : FederatedGaussianMixture or FederatedMatrixImputer
-            Fitted estimator; or a fitted Pipeline that ends in one, or a fitted search for one.
+        estimator : estimator with ``history_``
+            Fitted estimator of this package; or a fitted Pipeline that ends in one, or a fitted
+            search for one.
         x, y
             See the class.
         name : str, default=None
@@ -259,7 +263,9 @@ class ConvergenceDisplay:
             self._curves(name, log_x=log_x, log_y=scale == "log", quantiles=quantiles)
             for name, scale in zip(self.y, scales, strict=True)
         ]
-        if ax is None:
+        if ax is None and len(self.y) > _MOST_BELOW:
+            axes = new_grid(len(self.y), 2, panel=(3.6, 1.7), sharex=True)
+        elif ax is None:
             axes = new_axes(len(self.y), height=1.2 + 2.3 * len(self.y))
         else:
             axes = given_axes(ax, len(self.y), "series in y")
@@ -273,8 +279,9 @@ class ConvergenceDisplay:
             format_axis(axis.xaxis, self.x, xscale)
             format_axis(axis.yaxis, name, scale)
             axis.grid(alpha=0.3)
-            if ax is None:
-                axis.label_outer()
+        if ax is None:
+            for axis in axes[: -2 if len(axes) > _MOST_BELOW else -1]:
+                axis.set_xlabel("")
         self._add_legends(axes, series, is_new=ax is None)
         return self
 
@@ -333,9 +340,8 @@ def _history(estimator: Any) -> History:
     estimator, _ = last_step(estimator)
     if not hasattr(estimator, "history_"):
         raise TypeError(
-            "Expected an estimator with history_, a FederatedGaussianMixture or a "
-            f"FederatedMatrixImputer, or a Pipeline that ends in one, got "
-            f"{type(estimator).__name__}."
+            "Expected an estimator with history_, such as a FederatedGaussianMixture, or a "
+            f"Pipeline that ends in one, got {type(estimator).__name__}."
         )
     return estimator.history_
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,30 @@ def new_axes(n_axes: int, *, height: float, beside: bool = False, **options: Any
     for axis in axes.flat:
         axis.set_prop_cycle(_cycle())
     return list(axes.flat)
+
+
+def new_grid(
+    n_axes: int, n_columns: int, *, panel: tuple[float, float], **options: Any
+) -> list[Axes]:
+    """Axes of a new figure, row by row; the last row may be shorter.
+
+    If they share the x axis, only the lowest of each column, ``axes[-n_columns:]``, have labels.
+    """
+    import matplotlib.pyplot as plt
+
+    n_rows = ceil(n_axes / n_columns)
+    size = (max(_WIDTH, panel[0] * n_columns), 0.5 + panel[1] * n_rows)
+    _, grid = plt.subplots(
+        n_rows, n_columns, figsize=size, layout="constrained", squeeze=False, **options
+    )
+    axes = list(grid.flat)
+    for axis in axes[n_axes:]:
+        axis.remove()
+    for axis in axes[n_axes - n_columns : n_axes]:
+        axis.tick_params(labelbottom=True)
+    for axis in axes[:n_axes]:
+        axis.set_prop_cycle(_cycle())
+    return axes[:n_axes]
 
 
 def given_axes(ax: Axes | Iterable[Axes], n_axes: int, what: str) -> list[Axes]:

