@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from .._data.long_tables import column, columns_of, like_table, numbers
 from .._messages import label_repr
-from .._typing import FloatArray
+from .._typing import BoolArray, FloatArray
 
-_COLUMNS = ("amt", "evid", "rate", "addl", "ii")
+_COLUMNS = ("amt", "evid", "rate", "addl", "ii", "ss")
 
 
 class DosedTable(NamedTuple):
@@ -45,7 +45,11 @@ def doses(
     rate    rate of an infusion, amount / time; 0 for a bolus or an oral dose; optional
     addl    number of additional doses like this one; optional
     ii      time between these; optional
+    ss      steady state; optional, and only 0 is possible
     ======  ====================================================================================
+
+    Missing values of the optional columns are 0. An observation that ``mdv`` marks as missing needs
+    a missing response instead.
 
     Parameters
     ----------
@@ -68,8 +72,9 @@ def doses(
     Raises
     ------
     TypeError, ValueError
-        If a column is missing or invalid; if there are other events, such as resets; or if a
-        subject has more than ``n_doses`` doses.
+        If a column is missing or has invalid values; if there are other events, such as resets,
+        steady states or infusions whose rates are parameters; or if a subject has more than
+        ``n_doses`` doses.
 
     References
     ----------
@@ -95,12 +100,11 @@ def doses(
     array([12., 12.])
     """
     columns = columns_of(table)
-    records = {
-        name: np.nan_to_num(numbers(columns, name, where=""))
-        for name in (*_COLUMNS, time)
-        if name in columns or name in ("amt", time)
-    }
+    needed = {name: numbers(columns, name, where="") for name in ("amt", time)}
+    optional = {name: numbers(columns, name, where="") for name in _COLUMNS[1:] if name in columns}
+    records = needed | {name: np.nan_to_num(values) for name, values in optional.items()}
     event = _events(records)
+    _check_doses(records, event == 1, time)
     labels = column(columns, subject, "subjects", "")
     names, owners = np.unique(labels.astype(str), return_inverse=True)
     given = _repeated(records, owners, event == 1, time)
@@ -128,6 +132,28 @@ def _events(records: dict[str, FloatArray]) -> FloatArray:
             f"row {np.argmax(unknown)}. Recode these records."
         )
     return event
+
+
+def _check_doses(records: dict[str, FloatArray], is_dose: BoolArray, time: str) -> None:
+    """Raise ValueError for doses that a sum of single ones does not describe."""
+    none = np.zeros(len(is_dose))
+    addl, ii = records.get("addl", none), records.get("ii", none)
+    allowed = {
+        time: ("finite times", np.isfinite(records[time])),
+        "amt": ("amounts >= 0", (records["amt"] >= 0) & np.isfinite(records["amt"])),
+        "rate": ("rates >= 0", records.get("rate", none) >= 0),
+        "addl": ("integers >= 0", (addl >= 0) & (addl % 1 == 0)),
+        "ii": ("times > 0 between additional doses", (addl == 0) | (ii > 0)),
+        "ss": ("0, no steady states", records.get("ss", none) == 0),
+    }
+    for name, (expected, is_right) in allowed.items():
+        wrong = np.flatnonzero(is_dose & ~is_right)
+        if len(wrong):
+            value = records.get(name, none)[wrong[0]]
+            raise ValueError(
+                f"Expected {expected} in column {name!r} of doses, got {value:g} in row "
+                f"{wrong[0]}. Write these doses as single ones."
+            )
 
 
 class _Given(NamedTuple):

@@ -73,11 +73,34 @@ def test_absent_doses_add_nothing():
         ({"evid": [1, 0, 0, 4, 0, 1]}, "evid 0 .* got 4 in row 3. Recode"),
         ({"amt": ["x"] * 6}, "Expected numbers in column 'amt' of the table, got 'x'"),
         ({"time": [0.0]}, "Expected columns of one length"),
+        (
+            {"time": [0, 3, 30, None, 2, 26]},
+            "finite times in column 'time' of doses, got nan in row 3",
+        ),
+        (
+            {"amt": [-5, 0, 0, 50, 0, 80], "evid": [1, 0, 0, 1, 0, 1]},
+            "amounts >= 0 .* got -5 in row 0",
+        ),
+        ({"evid": [1, 1, 0, 1, 0, 1]}, "amounts >= 0 .* got nan in row 1"),
+        ({"rate": [0, 0, 0, -2, 0, 0]}, "rates >= 0 .* got -2 in row 3"),
+        ({"addl": [1.5, 0, 0, 0, 0, 0]}, "integers >= 0 .* got 1.5 in row 0"),
+        ({"ii": [0.0] * 6}, "times > 0 between .* 'ii' of doses, got 0 in row 0"),
+        ({"ss": [0, 0, 0, 0, 0, 1]}, "no steady states .* got 1 in row 5"),
     ],
 )
 def test_bad_records_are_refused(changes, message):
     with pytest.raises((TypeError, ValueError), match=message):
         doses({**RECORDS, **changes})
+
+
+def test_records_of_observations_may_lack_all_about_doses():
+    blank = {**RECORDS, "rate": [None] * 6, "ss": [0, None, None, 0, None, 0]}
+    blank["ii"] = [12.0, None, None, None, None, None]
+    blank["addl"] = [2.0, None, None, None, None, None]
+    table, _ = doses(blank)
+    for name, values in WANT.items():
+        assert_array_equal(table[name], values)
+    assert "ss" not in table
 
 
 def test_missing_columns_and_too_many_doses_are_named():
