@@ -90,6 +90,12 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         fall by at most 3 % a round, and those with decreasing steps.
     smoothing_exponent : float in (0.5, 1], default=0.7
         Steps of the smoothing rounds decrease as their number to the power minus this.
+    aggregate : {"statistics", "parameters"}, default="statistics"
+        What the sites send with chains: statistics, or parameters that they estimate themselves,
+        Algorithm 1 of [2]_. The mean of parameters lacks the variance between sites; it is meant
+        for comparison.
+    n_local : int, default=1
+        Number of iterations of SAEM at a site in a round, if parameters are averaged.
     solver : {"fedem", "vr_fedem"}, default="fedem"
         Algorithm to use: FedEM or VR-FedEM, Algorithms 1 and 2 of [1]_. Without ``batch_size``,
         both give the same fit.
@@ -190,7 +196,7 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         Number of rounds.
     converged_ : bool
         Whether ``tol`` was reached; with chains, whether the second half of the smoothing rounds
-        moved the estimates by less than a tenth of their standard errors.
+        moved the estimates by less than a quarter of their standard errors.
     n_subjects_, n_observations_, n_missing_ : int
         Numbers of subjects, of responses, and of rows that were left out without one.
     n_clients_ : int
@@ -249,6 +255,8 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         n_exploratory: int = 300,
         n_smoothing: int = 300,
         smoothing_exponent: float = 0.7,
+        aggregate: Literal["statistics", "parameters"] = "statistics",
+        n_local: int = 1,
         solver: SolverName = "fedem",
         step_size: StepSize = "auto",
         control_step: float | Literal["auto"] = "auto",
@@ -285,6 +293,8 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         self.n_exploratory = n_exploratory
         self.n_smoothing = n_smoothing
         self.smoothing_exponent = smoothing_exponent
+        self.aggregate = aggregate
+        self.n_local = n_local
         self.solver = solver
         self.step_size = step_size
         self.control_step = control_step

@@ -188,6 +188,7 @@ def assert_same_estimates(got, want, tolerance):
             assert_allclose(got.history_[name], column, rtol=tolerance, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.filterwarnings("ignore:.*fewer than 3 subjects")
 @pytest.mark.parametrize("split", ["ragged", "one each", "two"])
 def test_a_federation_has_the_fit_of_the_pooled_subjects(split, after_dose):
     sites = {

@@ -84,6 +84,7 @@ def test_variances_are_annealed_in_the_first_half_of_the_exploration(table):
 # ---- federation
 
 
+@pytest.mark.filterwarnings("ignore:.*fewer than 3 subjects")
 @pytest.mark.parametrize("split", ["ragged", "one each"])
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_a_federation_has_the_rounds_of_the_pooled_subjects(split, n_jobs, table):
@@ -183,6 +184,82 @@ def test_five_parameters_are_fitted_and_their_likelihood_is_sampled():
     assert (np.abs(got - best) < 0.5 * error).all()
 
 
+# ---- averages of parameters
+
+
+def hospitals(n_sites=10, n_subjects=20, seed=0):
+    """Hospitals whose patients differ in clearance."""
+    generator = np.random.default_rng(seed)
+    times, n = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 9.0, 12.0, 24.0]), n_sites * n_subjects
+    sites = np.repeat(np.arange(n_sites), n_subjects)
+    phi = np.log([1.5, 30.0, 2.7])[:, None] + np.sqrt([0.3, 0.03, 0.05])[
+        :, None
+    ] * generator.standard_normal((3, n))
+    phi[2] += np.linspace(-0.5, 0.5, n_sites)[sites]
+    regressors = {"time": times[:, None], "dose": 320.0}
+    predicted = one_compartment_oral(
+        dict(zip(("ka", "V", "CL"), np.exp(phi), strict=True)), regressors
+    )
+    response = predicted + 0.5 * generator.standard_normal(predicted.shape)
+    return pd.DataFrame(
+        {
+            "id": np.repeat(np.arange(n), len(times)),
+            "site": np.repeat(sites, len(times)),
+            "time": np.tile(times, n),
+            "dose": 320.0,
+            "dv": response.T.ravel(),
+        }
+    )
+
+
+def test_averages_of_parameters_lack_the_variance_between_sites():
+    data = hospitals()
+    best = oral(e_step="quadrature").fit(data, clients="site").random_effects_cov_[2, 2]
+    found = {}
+    for aggregate, n_local in (("statistics", 1), ("parameters", 1), ("parameters", 3)):
+        fit = oral(aggregate=aggregate, n_local=n_local, n_exploratory=60, n_smoothing=40)
+        fit = quiet_fit(fit, data, clients="site")
+        found[aggregate, n_local] = fit.random_effects_cov_[2, 2] / best
+    assert abs(found["statistics", 1] - 1) < 0.05
+    assert found["parameters", 1] < 0.5
+    assert found["parameters", 3] < 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.*fewer subjects than parameters")
+def test_averaging_goes_on_from_checkpoints_and_on_any_number_of_workers(tmp_path, table):
+    sites, path = by_dose(table), tmp_path / "run.npz"
+    short = {"aggregate": "parameters", "n_local": 2, "n_exploratory": 12, "n_smoothing": 6}
+    rough = {**short, "participation": 0.5}
+    whole = quiet_fit(oral(**rough), table, clients=sites)
+    quiet_fit(oral(**rough, max_iter=8, checkpoint=path), table, clients=sites)
+    again = quiet_fit(oral(**rough, n_jobs=2), table, clients=sites, resume_from=path)
+    assert_same_rounds(again, whole, 0)
+
+
+def test_one_site_averages_nothing(table):
+    fit = quiet_fit(oral(**SHORT, aggregate="parameters"), table)
+    assert -2 * fit.log_likelihood_ < EXACT + 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.*fewer than 3 subjects")
+def test_a_single_subject_has_no_covariance_of_random_effects(table):
+    with pytest.warns(
+        UserWarning, match=r"12 clients with .* parameters \+ 1 = 4 \(client 1 has 1"
+    ):
+        fit = quiet_fit(
+            oral(**SHORT, aggregate="parameters", n_chains=1), table, clients=table["id"].to_numpy()
+        )
+    assert np.isfinite(fit.log_likelihood_)
+    assert (np.diagonal(fit.random_effects_cov_) < 0.1 * VARIANCES).all()
+
+
+@pytest.mark.parametrize("e_step", ["mcmc", "quadrature"])
+def test_sites_that_show_persons_are_told(e_step, table):
+    sites = np.repeat(["a", "b", "c"], [9, 2, 1])[table["id"] - 1]
+    with pytest.warns(UserWarning, match="2 clients with fewer than 3 subjects .client 'c' has 1"):
+        quiet_fit(oral(e_step=e_step, max_iter=1), table, clients=sites)
+
+
 # ---- bad input
 
 
@@ -196,6 +273,11 @@ def test_five_parameters_are_fitted_and_their_likelihood_is_sampled():
         ({"n_exploratory": 5}, "n_exploratory to be an integer >= 6"),
         ({"n_smoothing": -1}, "n_smoothing to be an integer >= 0"),
         ({"smoothing_exponent": 0.5}, "smoothing_exponent to be a number > 0.5 and <= 1"),
+        ({"aggregate": "models"}, "aggregate to be one of 'statistics', 'parameters'"),
+        ({"aggregate": "parameters", "e_step": "quadrature"}, 'e_step="mcmc" with aggregate='),
+        ({"aggregate": "parameters", "omega": 1.0}, "omega=0 with aggregate="),
+        ({"aggregate": "parameters", "step_size": 0.5}, 'step_size="auto" with aggregate='),
+        ({"aggregate": "parameters", "n_local": 0}, "n_local to be an integer >= 1"),
         ({"max_iter": 0.5}, "max_iter to be an integer >= 0"),
     ],
 )

@@ -15,7 +15,7 @@ from ..models.mixed_effects.subjects import pack
 from ..solvers._state import RunState
 from ..solvers.base import Clients, Problem, Solver
 from .design import Design
-from .outcome import fitted_after, so_far_fitted, warn_of_fit
+from .outcome import fitted_after, so_far_fitted, warn_of_fit, warn_of_small_sites
 from .records import ClientRecords
 from .report import sums_of_sites
 from .settings import n_chains_of, solver_of
@@ -66,6 +66,7 @@ class PopulationFit(NamedTuple):
 
     def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:
         """Give the warnings that apply to this fit."""
+        warn_of_small_sites(self.settings, self.design, self.federation.lengths, self.ids)
         warn_of_fit(self.settings, problem, state, converged=fitted["converged_"])
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import warn
-from .._typing import FloatArray
+from .._messages import label_repr, plural, warn
+from .._typing import FloatArray, IntArray
 from ..models.mixed_effects.maximization import Theta
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, warn_outcome
@@ -20,8 +21,10 @@ from .records import ClientRecords
 from .report import SiteSums
 from .settings import schedule_of
 
+# Fewer subjects of a site are told apart by their sum.
+_FEWEST_SUBJECTS = 3
 # Movement of the estimates at the end, in root mean square of standard errors, that is small.
-_SETTLED = 0.1
+_SETTLED = 0.25
 
 
 def so_far_fitted(
@@ -99,7 +102,37 @@ def warn_of_fit(settings: Any, problem: Problem, state: RunState, *, converged: 
     if not converged and state.stopped_by is None and state.n_rounds:
         warn(
             "Not converged: there were fewer rounds than n_exploratory + n_smoothing, or the "
-            "estimates still moved by more than a tenth of a standard error in the second half "
+            "estimates still moved by more than a quarter of a standard error in the second half "
             "of the smoothing rounds. Increase n_exploratory, or both.",
             ConvergenceWarning,
+        )
+
+
+def warn_of_small_sites(
+    settings: Any,
+    design: Design,
+    n_subjects: IntArray,
+    ids: NDArray[Any],
+) -> None:
+    """Warn of sites whose messages show persons, or whose parameters are not determined."""
+    if len(ids) == 1:
+        return
+    smallest = int(np.argmin(n_subjects))
+    example = f"client {label_repr(ids[smallest])} has {n_subjects[smallest]}"
+    n_few = int((n_subjects < _FEWEST_SUBJECTS).sum())
+    if n_few:
+        warn(
+            f"{plural(n_few, 'client')} with fewer than {_FEWEST_SUBJECTS} subjects ({example}): "
+            "what such a site sends is nearly the parameters of a person. Join sites, or leave "
+            "them out.",
+            UserWarning,
+        )
+    p = len(design.names)
+    n_few = int((n_subjects < p + 1).sum())
+    if n_few and settings.aggregate == "parameters":
+        warn(
+            f"{plural(n_few, 'client')} with fewer subjects than parameters + 1 = {p + 1} "
+            f"({example}): these do not determine a covariance of random effects, and a single "
+            "subject has none, so that the average is far too small. Average statistics.",
+            UserWarning,
         )

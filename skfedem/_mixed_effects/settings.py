@@ -10,6 +10,7 @@ from .._parameters import check_choice, check_number, is_auto, read_parameters
 from ..solvers._from_parameters import check_federated_parameters
 from ..solvers._resume import check_checkpoint_parameters
 from ..solvers.base import Solver
+from ..solvers.parameter_averaging import parameter_averaging
 from ..solvers.saem import N_FIRST_ROUNDS, SaemSchedule, saem
 from .design import Design
 
@@ -28,6 +29,9 @@ def checked_settings(estimator: Any, design: Design) -> Any:
     begin at 0, as the first chains say nothing.
     """
     check_choice("e_step", estimator.e_step, ("quadrature", "mcmc"))
+    check_choice("aggregate", estimator.aggregate, ("statistics", "parameters"))
+    if estimator.aggregate == "parameters":
+        _check_averaging(estimator)
     hint = "With 7, the likelihood is more accurate than with 5."
     check_number("n_nodes", estimator.n_nodes, kind=Integral, low=1, hint=hint)
     settings = read_parameters(estimator)
@@ -44,6 +48,8 @@ def checked_settings(estimator: Any, design: Design) -> Any:
     if estimator.e_step == "mcmc":
         settings.tol, settings.control_init = 0.0, "zeros"
         settings.eval_every = None if is_auto(estimator.eval_every) else settings.eval_every
+    if estimator.aggregate == "parameters":
+        settings.control_step = 0.0
     return settings
 
 
@@ -80,6 +86,25 @@ def _check_chains(estimator: Any) -> None:
     check_number("smoothing_exponent", exponent, low=0.5, low_open=True, high=1, hint=hint)
 
 
+def _check_averaging(estimator: Any) -> None:
+    if estimator.e_step != "mcmc":
+        raise ValueError(
+            'Expected e_step="mcmc" with aggregate="parameters", got '
+            f"{estimator.e_step!r}: sites average what their chains found. Use mcmc."
+        )
+    if estimator.omega != 0:
+        raise ValueError(
+            f'Expected omega=0 with aggregate="parameters", got {estimator.omega}: a compressed Ω '
+            "may be none. Average statistics."
+        )
+    if not is_auto(estimator.step_size):
+        raise ValueError(
+            'Expected step_size="auto" with aggregate="parameters", got '
+            f"{estimator.step_size!r}: sites take the steps. Set smoothing_exponent."
+        )
+    check_number("n_local", estimator.n_local, kind=Integral, low=1)
+
+
 def schedule_of(estimator: Any) -> SaemSchedule:
     """Rounds and steps of the E-step by chains."""
     return SaemSchedule(
@@ -89,7 +114,12 @@ def schedule_of(estimator: Any) -> SaemSchedule:
 
 def solver_of(estimator: Any) -> Solver | None:
     """Solver of the E-step by chains; None for that of the parameter ``solver``."""
-    return saem(schedule_of(estimator)) if estimator.e_step == "mcmc" else None
+    if estimator.e_step == "quadrature":
+        return None
+    schedule = schedule_of(estimator)
+    if estimator.aggregate == "parameters":
+        return parameter_averaging(schedule, int(estimator.n_local))
+    return saem(schedule)
 
 
 def n_chains_of(estimator: Any, n_subjects: int) -> int:

@@ -56,23 +56,24 @@ class SaemSchedule(NamedTuple):
         """Number of all rounds."""
         return self.n_exploratory + self.n_smoothing
 
-    def steps(self, problem: Problem) -> Schedule:
-        """Schedule of γ.
+    def step(self, round_number: int, first: float) -> float:
+        """γ: 0 in the first five rounds, then ``first``.
 
-        It is 0 in the first five rounds, then p / (1 + ω), which is 1 if everybody sends exact
-        messages, and in smoothing round k ::
-
-            first * (1 + (k - 1) * first)^-exponent
+        In smoothing round k, it is ``first * (1 + (k - 1) * first)^-exponent``.
         """
+        if round_number <= N_FIRST_ROUNDS:
+            return 0.0
+        later = max(0, round_number - self.n_exploratory - 1)
+        return float(first * (1 + later * first) ** -self.exponent)
+
+    def anneals(self, round_number: int) -> bool:
+        """Whether variances are annealed."""
+        return round_number <= _ANNEALED * self.n_exploratory
+
+    def steps(self, problem: Problem) -> Schedule:
+        """Steps from p / (1 + ω) on, which is 1 if everybody sends exact messages."""
         first = problem.inclusion_probability / (1 + problem.omega)
-
-        def step_size(round_number: int) -> float:
-            if round_number <= N_FIRST_ROUNDS:
-                return 0.0
-            later = max(0, round_number - self.n_exploratory - 1)
-            return float(first * (1 + later * first) ** -self.exponent)
-
-        return step_size
+        return partial(self.step, first=first)
 
 
 def init(task: Task, federation: Federation) -> Any:
@@ -83,23 +84,27 @@ def init(task: Task, federation: Federation) -> Any:
 
 def estimate(task: Task, broadcast: Broadcast, group: ClientGroup) -> tuple[Estimate, Any]:
     """S_i, the mean over a client's rows of their statistics after a sweep of their chains."""
-    statistics, chains = simulated(task, broadcast.parameters.natural, broadcast, group)
+    statistics, chains = simulated(task, broadcast.parameters.natural, broadcast.round_index, group)
     lengths = group.federation.lengths_of(group.clients)
     sums = np.add.reduceat(statistics, np.cumsum(lengths) - lengths)
     return Estimate(sums / lengths[:, None], None, len(statistics)), chains
 
 
 def simulated(
-    task: Task, natural: FloatArray, broadcast: Broadcast, group: ClientGroup
+    task: Task, natural: FloatArray, sweep_index: int, group: ClientGroup
 ) -> tuple[FloatArray, Any]:
-    """Statistics of the rows of a group, client after client, and their chains."""
+    """Statistics of the rows of a group, client after client, and their chains.
+
+    ``natural`` has shape (q,), or (n_clients, q).
+    """
     model: Any = task.model
     federation, clients = group.federation, group.clients
-    rows = positions_of(federation.offsets[clients], federation.lengths_of(clients))
+    lengths = federation.lengths_of(clients)
+    rows = positions_of(federation.offsets[clients], lengths)
     features = model.features(take_rows(federation.rows, rows))
-    address = task.seed, _random.CHAINS, broadcast.round_index
+    address = task.seed, _random.CHAINS, sweep_index
     uniforms = _random.row_uniforms(*address, row_keys(group), model.n_uniforms)
-    return model.simulate(natural, features, group.states, uniforms, broadcast.round_index)
+    return model.simulate(natural, features, lengths, group.states, uniforms, sweep_index)
 
 
 def saem_half(
@@ -117,7 +122,7 @@ def saem_half(
     field = mean_field(problem, server, aggregated)
     if step_size == 0:
         step = Step(server.statistics, model.field_sq_norm(server.statistics, field), 0, 0.0)
-    elif server.round_index < _ANNEALED * schedule.n_exploratory:
+    elif schedule.anneals(server.round_index + 1):
         step = model.annealed_step(server.statistics, field, step_size, server.parameters)
     else:
         exact = problem.omega == 0 and problem.inclusion_probability == 1

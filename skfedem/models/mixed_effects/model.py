@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._federation import ClientSizes
+from ..._federation import ClientSizes, Federation
 from ..._typing import FloatArray, IntArray
 from .._base import ClientSums, RowModel, Step
 from ..client_rows import segment_sums
@@ -44,6 +44,10 @@ _MAX_HALVINGS = 20
 _LARGEST_DEVIATION = 0.6
 # Annealed variances keep at least this share in a round, as Monolix has it.
 _ANNEALED_SHARE = 0.97
+# Share of the broadcast parameters in those of a client, where these are averaged.
+_PRIOR_SHARE = 1e-6
+# Share of φ² below which variances are lost by rounding.
+_ROUNDING = 1e-10
 # Shares of n / ω_p, of n b / (q (1 + ω_p)) and of √(n b / (1 + ω_p)): a fifth of those of mixtures.
 _CLIENTS, _NOISE, _SPIDER = 0.006, 0.02, 0.02
 
@@ -186,19 +190,21 @@ class MixedEffectsModel(RowModel):
         self,
         natural: FloatArray,
         features: Subjects,
-        chains: Chains,
+        lengths: IntArray,
+        chains: Any,
         uniforms: FloatArray,
-        round_index: int,
+        sweep_index: int,
     ) -> tuple[FloatArray, Chains]:
         """Statistics (N, q) of the subjects, means over their chains after a sweep, and these.
 
-        ``uniforms`` has shape (N, ``n_uniforms``).
+        ``natural`` and ``lengths`` are as in ``expectation``; ``chains`` has the fields of
+        ``Chains``, and ``uniforms`` shape (N, ``n_uniforms``).
         """
         # In single precision, so that the order of sums over clients does not reach the chains.
-        population = self.population(natural, features).rounded()
+        population = self.population(natural, features, lengths).rounded()
         of_chains = uniforms.reshape(len(uniforms), self.n_chains, -1).transpose(2, 1, 0)
         numbers = np.ascontiguousarray(of_chains)
-        chains = sweep(population, features, chains, numbers, round_index)
+        chains = sweep(population, features, chains, numbers, sweep_index)
         centred = population.means - self.center[:, None]
         return self.layout.join(*chain_statistics(population, features, chains, centred)), chains
 
@@ -216,7 +222,43 @@ class MixedEffectsModel(RowModel):
             step_size = step_size / 2
         return Step(statistics, field_sq_norm, _MAX_HALVINGS, 0.0)
 
+    def annealed(self, natural: FloatArray, before: FloatArray) -> FloatArray:
+        """Vectors (n, q) of θ with at least 0.97 of the variances and squares of others."""
+        pairs = zip(natural, before, strict=True)
+        each = [(Theta(*self.layout.split(a)), Theta(*self.layout.split(b))) for a, b in pairs]
+        return np.stack(
+            [self.layout.join(*m_step.annealed(a, b, _ANNEALED_SHARE)) for a, b in each]
+        )
+
     # ---- M-step
+
+    def local_maximization(
+        self, statistics: FloatArray, federation: Federation, clients: IntArray, theta: Parameters
+    ) -> FloatArray:
+        """T_i(S_i), vectors (n, q) of θ, with what the clients themselves would send once.
+
+        A millionth of the statistics, and of what was sent, is that under θ: few subjects do not
+        determine all parameters.
+        """
+        expected, found, share = self.statistics_of(theta), [], _PRIOR_SHARE
+        for client, own in zip(clients, statistics, strict=True):
+            first, last = federation.offsets[client : client + 2]
+            subjects = self.features(federation.rows[first:last])
+            x, n_observations = subjects.covariates, float(subjects.n_observations.mean())
+            sent = Constants(
+                (1 - share) * x @ x.T / subjects.n_subjects + share * self.sent.moment,
+                (1 - share) * n_observations + share * self.sent.n_observations,
+            )
+            mixed = (1 - share) * own + share * expected
+            theta_i = m_step.maximization(self.layout, sent, mixed)
+            squares_of_phi = np.diagonal(self.layout.split(mixed)[1])
+            covariance = theta_i.covariance + _ROUNDING * np.diag(squares_of_phi)
+            found.append(theta_i._replace(covariance=covariance))
+        return np.stack([self.layout.join(*own) for own in found])
+
+    def parameters_of(self, natural: FloatArray) -> Parameters:
+        """Parameters θ from their vector."""
+        return self.parameters(Theta(*self.layout.split(natural)))
 
     def parameters(self, theta: Theta) -> Parameters:
         """Parameters θ with their vector."""

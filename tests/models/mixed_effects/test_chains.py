@@ -8,12 +8,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from populations import oral_model, oral_subjects
 from skfedem import _random
+from skfedem._federation import Federation
 from skfedem.datasets import load_theophylline
 from skfedem.models.mixed_effects.chains import chain_statistics, first_chains, n_uniforms, sweep
 from skfedem.models.mixed_effects.conditional import find_modes
 from skfedem.models.mixed_effects.importance import sampled
 from skfedem.models.mixed_effects.maximization import Theta
 from skfedem.models.mixed_effects.quadrature import conditional, mean_statistics
+from skfedem.models.mixed_effects.subjects import pack
 
 # Maximum likelihood for the measurements after the dose.
 MEANS, VARIANCES, SQUARE = (1.5794, 31.626, 2.7480), (0.3947, 0.01789, 0.07075), 0.7380**2
@@ -42,7 +44,8 @@ def simulated(model, parameters, subjects, chains, seed, round_index, keys=KEYS)
     """Statistics and chains after a sweep."""
     address = seed, _random.CHAINS, round_index
     uniforms = _random.row_uniforms(*address, keys, model.n_uniforms)
-    return model.simulate(parameters.natural, subjects, chains, uniforms, round_index)
+    lengths = np.array([subjects.n_subjects])
+    return model.simulate(parameters.natural, subjects, lengths, chains, uniforms, round_index)
 
 
 CORRELATED = np.array([[0.4, 0.02, 0.05], [0.02, 0.02, 0.01], [0.05, 0.01, 0.07]])
@@ -123,6 +126,26 @@ def test_the_dispersion_of_the_chains_counts(subjects, model):
     first, second, _ = chain_statistics(population, subjects, chains, population.means)
     spread = chains.positions.var(axis=2)
     assert_allclose(np.einsum("njj->nj", second) - first[:, 0] ** 2, spread, rtol=1e-9)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_the_mean_of_local_covariances_lacks_that_of_the_local_means(is_full, subjects):
+    model = oral_model(subjects, is_full=is_full)
+    offsets, weights = np.array([0, 5, 12]), np.array([5, 7]) / 12
+    federation = Federation(pack(subjects), offsets, weights)
+    parameters = parameters_of(model, CORRELATED if is_full else None)
+    chains = simulated(model, parameters, subjects, model.first_chains(12), 0, 0)
+    own = np.add.reduceat(chains[0], [0, 5]) / np.array([[5], [7]])
+    locals_ = model.local_maximization(own, federation, np.arange(2), parameters)
+    coefficients, covariance, squares = model.layout.split(locals_)
+    pooled = model.maximization(weights @ own)
+    apart = coefficients[:, 0] - pooled.coefficients[0]
+    between = np.einsum("i,ij,ik->jk", weights, apart, apart)
+    want = pooled.covariance - (between if is_full else np.diag(np.diagonal(between)))
+    # A millionth is that of the broadcast.
+    assert_allclose(np.einsum("i,ijk->jk", weights, covariance), want, rtol=1e-4, atol=1e-6)
+    assert_allclose(weights @ coefficients[:, 0], pooled.coefficients[0], rtol=1e-5)
+    assert_allclose(weights @ squares, pooled.squares, rtol=1e-5)
 
 
 @pytest.mark.parametrize("error", ["constant", "exponential"])
