@@ -222,6 +222,9 @@ class PipeClients:
         field = weighted_total(self.layout, self.sizes, every, np.array(fields), segments)
         return field, float(self.sizes.weights @ np.array(log_likelihoods))
 
+    def reset_control(self):
+        """No V_i is ever lost."""
+
     def save(self):
         """V_i of all clients; everything else stays with them."""
         return {"controls": np.array(self.ask_all("control")), "states": ()}

@@ -200,6 +200,26 @@ class SetUp(Protocol):
         """Bits that clients sent and received in ``messages``, from one of them on."""
 
 
+class Elsewhere(NamedTuple):
+    """Clients that are not in this process, in place of their tables.
+
+    Attributes
+    ----------
+    clients : Clients
+    federation : Federation
+        Weights and numbers of rows, without the rows.
+    ids : ndarray of shape (n_clients,)
+        Labels of the clients.
+    columns : list of str or int
+        Names of the features, or their number if they have none.
+    """
+
+    clients: Any
+    federation: Federation
+    ids: NDArray[Any]
+    columns: list[str] | int
+
+
 def offsets_of(lengths: ArrayLike) -> IntArray:
     """Start of each run of items, and end of the last one, from the lengths of the runs.
 

@@ -99,6 +99,9 @@ class Places:
         field = weighted_total(self.layout, self.sizes, every, fields, segments)
         return field, float(self.sizes.weights @ values)
 
+    def reset_control(self):
+        """No V_i is ever lost."""
+
     def save(self):
         """Controls and states of each client, by their names."""
         saved = {}

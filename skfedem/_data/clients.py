@@ -14,11 +14,11 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, validate_data
 
-from .._federation import Federation, offsets_of, sample_weight_of, weights_of_clients
+from .._federation import Elsewhere, Federation, offsets_of, sample_weight_of, weights_of_clients
 from .._messages import label_repr
 from .._rows import JoinedRows, ReorderedRows, Rows, precision_of
 from .._typing import ClientsLike, ClientWeights, FloatArray, IntArray, RowWeights, Table
-from .features import set_features
+from .features import set_columns, set_features
 from .labels import check_no_labels, check_not_name, group_rows, warn_of_labels
 from .rows import (
     Locate,
@@ -94,6 +94,9 @@ def read_clients(
     TypeError, ValueError
         If the data are invalid; the message names the client.
     """
+    if isinstance(X, Elsewhere):
+        set_columns(estimator, X.columns)
+        return ClientData(X.federation, X.ids)
     order: IntArray | None = None
     locate: Locate = row_alone
     if is_client_list(X):

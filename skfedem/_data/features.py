@@ -78,6 +78,16 @@ def set_features(
             )
 
 
+def set_columns(estimator: BaseEstimator, columns: list[str] | int) -> None:
+    """Set the features to columns of which only the names, or the number, is known."""
+    vars(estimator).pop("feature_names_in_", None)
+    if isinstance(columns, int):
+        estimator.n_features_in_ = columns
+    else:
+        estimator.n_features_in_ = len(columns)
+        estimator.feature_names_in_ = np.array(columns, dtype=object)
+
+
 def are_reordered(table: Table, other: Table) -> bool:
     """Whether two tables have the same columns in a different order."""
     if not (is_frame(table) and is_frame(other)):

@@ -13,7 +13,7 @@ from .._parallel import Workers
 from .._parameters import check_minibatches
 from .._random import seeds_of_runs
 from .._typing import FilePath, RowWeights
-from ..clients.local import LocalClients
+from ..clients.local import clients_of
 from ..models._base import Model, Start
 from ..participation import check_participation
 from ..solvers._fit_task import FitTask
@@ -98,7 +98,7 @@ def fit(
     seeds = seeds_of_runs(settings.random_state, steps.n_starts)
     task = FitTask(estimator, X, y, settings.max_iter, sample_weight, len(seeds))
     with Workers(settings.n_jobs) as workers:
-        clients = LocalClients(federation, workers)
+        clients = clients_of(X, federation, workers)
         problem, state = best_run(
             steps, clients, seeds, type(estimator).__name__, resume_from, task
         )

@@ -16,6 +16,7 @@ from .._federation import (
     ClientMessage,
     ClientRows,
     ClientSizes,
+    Elsewhere,
     Federation,
     MessageBits,
     client_groups,
@@ -289,6 +290,10 @@ class LocalClients:
         log_likelihood = federation.weights @ np.concatenate([own for _, own in parts])
         return layout.total(every, terms, segments.shards), float(log_likelihood)
 
+    def reset_control(self) -> FloatArray | None:
+        """V if some V_i were lost since the last call: none is in this process."""
+        return None
+
     def control(self) -> FloatArray:
         """V = Σ_i w_i V_i."""
         every = np.arange(self.federation.n_clients)
@@ -324,3 +329,8 @@ class LocalClients:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Replace controls and states by saved ones."""
         self.controls, self.states = saved["controls"], saved["states"]
+
+
+def clients_of(X: object, federation: Federation, workers: Workers) -> Any:
+    """``Clients`` of a fit to X: those elsewhere, if X names them, else in this process."""
+    return X.clients if isinstance(X, Elsewhere) else LocalClients(federation, workers)

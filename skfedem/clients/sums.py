@@ -192,7 +192,8 @@ class MeanTerm(NamedTuple):
 def mean_term(weights: FloatArray, messages: FloatArray) -> MeanTerm:
     """Part of a segment, from the messages of its clients."""
     first = messages[0].copy()  # a view would keep all messages
-    return MeanTerm(float(weights.sum()), first, weights @ (messages - first))
+    apart = np.subtract(messages, first, order="C")  # products of other layouts round otherwise
+    return MeanTerm(float(weights.sum()), first, weights @ apart)
 
 
 def mean_of_terms(terms: list[MeanTerm], shards: list[int]) -> FloatArray:

@@ -46,9 +46,12 @@ def segment_products(left: FloatArray, right: FloatArray, lengths: IntArray) -> 
     sums = np.empty((len(lengths), len(left), len(right)))
     for clients, rows in _equally_long(lengths):
         n_clients = len(lengths[clients])
+        first = _taken(left, rows)
+        # A product of a matrix with itself rounds otherwise than one with a copy of it.
+        second = first if left is right else _taken(right, rows)
         products = np.matmul(
-            _by_client(_taken(left, rows), n_clients).transpose(1, 0, 2),
-            _by_client(_taken(right, rows), n_clients).transpose(1, 2, 0),
+            _by_client(first, n_clients).transpose(1, 0, 2),
+            _by_client(second, n_clients).transpose(1, 2, 0),
         )
         if n_clients == len(lengths):
             return products.reshape(n_clients, -1)

@@ -93,6 +93,7 @@ def run(
             step_size = _step_to_ask(problem, state.server, options)
             broadcast, active = open_round(problem, state.server)
             aggregated = clients.round(broadcast, active)
+            state = _followed(state, clients)
             state = close_round(solver, problem, state, active, aggregated, step_size, options)
             clients.commit(broadcast.round_index)
             if watched and _is_evaluation_due(problem, state, options):
@@ -114,7 +115,16 @@ def run(
         del state.trace[state.n_rounds + 1 :], state.criteria_before[state.n_rounds :]
         stopped_by = "keyboard"
     state = state._replace(stopped_by=stopped_by)
-    return _ended(problem, state, options, clients, tasks)._replace(clients=clients.save())
+    state = _followed(_ended(problem, state, options, clients, tasks), clients)
+    return state._replace(clients=clients.save())
+
+
+def _followed(state: RunState, clients: Clients) -> RunState:
+    """State with V = Σ w_i V_i if some clients have lost their V_i."""
+    control = clients.reset_control()
+    if control is None:
+        return state
+    return state._replace(server=state.server._replace(control=control))
 
 
 def open_round(problem: Problem, server: ServerState) -> tuple[Broadcast, IntArray]:

@@ -306,6 +306,12 @@ class Clients(SetUp, Protocol):
     def control(self) -> FloatArray:
         """V = Σ_i w_i V_i."""
 
+    def reset_control(self) -> FloatArray | None:
+        """V if the states of some clients were lost since the last call, else None.
+
+        Their V_i are 0 now, so that V has changed without a message.
+        """
+
     def fingerprint(self) -> str:
         """Digest of all rows and their weights, to recognise other data of the same sizes."""
 

@@ -9,8 +9,10 @@ from numpy.testing import assert_array_equal
 from contracts import assert_same, every_setting, every_solver
 from places import Places
 from problems import kept_by, make_problem
+from skfedem._federation import ClientRows, Federation, offsets_of
 from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
+from skfedem.models.mixture.messages import second_moment
 from skfedem.solvers._loop import Options, run
 
 GROUPS = {
@@ -61,3 +63,18 @@ class AtTheEnd(NamedTuple):
 
     controls: np.ndarray
     states: NamedTuple
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_moments_of_clients_do_not_depend_on_the_group(d):
+    # Some clients have equally many rows, whose products are taken together.
+    generator = np.random.default_rng(d)
+    lengths = generator.integers(1, 8, size=20)
+    rows, offsets = generator.normal(3, 1, (lengths.sum(), d)), offsets_of(lengths)
+    together = Federation(rows, offsets, lengths / lengths.sum())
+    every, center = np.arange(20), np.ones(d)
+    want = second_moment(ClientRows(together, every, every), center, True)
+    for i in range(20):
+        own = Federation(rows[offsets[i] : offsets[i + 1]], np.array([0, lengths[i]]), np.ones(1))
+        alone = second_moment(ClientRows(own, every[:1], every[i : i + 1]), center, True)
+        assert_array_equal(alone[0], want[i])

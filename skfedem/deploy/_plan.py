@@ -1,0 +1,66 @@
+"""What a server is to fit, and with whom: checked, and described to clients."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from .. import __version__
+from .._messages import repr_of
+from .._parameters import parameters_of
+from .._serialization import to_bytes
+
+
+def check_roster(roster: object) -> None:
+    """Raise unless a roster is a sequence of different names."""
+    if isinstance(roster, str) or not isinstance(roster, Sequence):
+        raise TypeError(f"Expected roster to be a list of names, got {repr_of(roster)}.")
+    if not roster or not all(isinstance(name, str) and name for name in roster):
+        raise ValueError(f"Expected roster to contain names, got {repr_of(roster)}.")
+    if len({*roster}) < len(roster):
+        raise ValueError(f"Expected roster to contain each name once, got {repr_of(roster)}.")
+
+
+def plan_of(
+    estimator: BaseEstimator, roster: list[str], columns: list[str] | int | None
+) -> dict[str, Any]:
+    """What clients have to agree to, with a digest; the seed is not told."""
+    parameters = {name: _plain(value) for name, value in parameters_of(estimator).items()}
+    parameters.pop("random_state", None)
+    plan = {
+        "skfedem": __version__,
+        "estimator": type(estimator).__name__,
+        "parameters": parameters,
+        "features": columns,
+        "roster": roster,
+    }
+    return {**plan, "digest": hashlib.sha256(to_bytes(plan)).hexdigest()}
+
+
+def _plain(value: Any) -> Any:
+    """Parameter as it is sent: numbers, strings, arrays and operators; the name of others."""
+    value = np.asarray(value) if isinstance(value, list | tuple) else value
+    try:
+        to_bytes(value)
+    except TypeError:
+        return f"{type(value).__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
+    return value
+
+
+def seed_of(estimator: BaseEstimator) -> int:
+    """Seed of the fit, drawn if it is not given."""
+    seed = getattr(estimator, "random_state", None)
+    if seed is None:
+        return secrets.randbelow(2**31)
+    if not isinstance(seed, Integral):
+        raise TypeError(
+            f"Expected random_state to be an int or None, got a {type(seed).__name__}: a restarted "
+            "server has to draw the same numbers."
+        )
+    return int(seed)

@@ -1,0 +1,156 @@
+"""What a client answers, refuses, and writes into its log."""
+
+import re
+
+import numpy as np
+import pytest
+
+from deployed import Deployment, tables_of
+from skfedem import FederatedGaussianMixture
+from skfedem.deploy import Client, Policy, Server
+from skfedem.deploy._messages import Kind, unseal
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def mixture_of(**parameters):
+    return FederatedGaussianMixture(
+        2, random_state=0, **{"omega": 1.0, "max_iter": 8, **parameters}
+    )
+
+
+def refusal(client, server, name="a"):
+    """Reason of a client not to answer."""
+    verdict = server.receive(name, client.answer(dict(server.open())[name]))
+    assert not verdict.used
+    assert verdict.reason.startswith("refused by the client: ")
+    return verdict.reason.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("policy", "parameters", "reason"),
+    [
+        (Policy(min_rows=16), {}, "policy: the table has less than 16 rows"),
+        (Policy(max_rounds=7), {}, "policy: expected at most 7 rounds"),
+        (Policy(allow_estimators=("PCA",)), {}, "policy: FederatedGaussianMixture is not allowed"),
+    ],
+)
+def test_a_policy_refuses_plans(policy, parameters, reason, tmp_path):
+    server = Server(mixture_of(**parameters), ["a"], tmp_path / "server")
+    client = Client("a", tables_of()[0], tmp_path / "a", policy=policy)
+    assert refusal(client, server) == reason
+    assert not (tmp_path / "a" / "client").exists()
+    server.stop()
+
+
+@pytest.mark.parametrize("init", ["random_from_data", "k-means++"])
+def test_a_policy_refuses_starts_that_reveal_rows(init, tmp_path):
+    deployment = Deployment(mixture_of(init_params=init), tables_of(), tmp_path, policy=Policy())
+    deployment.run(4)  # plan, means, second moments, task
+    for name, request in deployment.server.open():
+        reason = deployment.server.receive(name, deployment.clients[name].answer(request)).reason
+        assert reason == f"refused by the client: policy: init_params={init!r} is not allowed"
+    deployment.server.stop()
+
+
+def test_a_policy_limits_rounds_whatever_the_plan_says(tmp_path):
+    mixture = mixture_of(max_iter=None, max_epochs=100, tol=0.0)
+    policy = Policy(min_rows=1, max_rounds=3)
+    deployment = Deployment(mixture, tables_of(), tmp_path, policy=policy)
+    with pytest.raises(AssertionError, match="policy: 3 rounds were answered"):
+        deployment.run()
+    n_rounds = sum(own["question"] == "round" for own in deployment.server.history_)
+    assert n_rounds == 3
+    deployment.server.stop()
+
+
+def test_columns_that_differ_are_named(tmp_path):
+    pd = pytest.importorskip("pandas")
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    columns = ["age", "weight"]
+    cases = {
+        "columns: expected 'weight' as column 1, got 'height'": ["age", "height"],
+        "columns: expected 'age' as column 0, got 'weight'": ["weight", "age"],
+    }
+    server = Server(mixture_of(), ["a", "b"], tmp_path / "server", columns=columns)
+    for number, (reason, own) in enumerate(cases.items()):
+        client = Client("a", pd.DataFrame(rows, columns=own), tmp_path / str(number))
+        assert refusal(client, server) == reason
+    client = Client("a", rows, tmp_path / "unnamed")
+    assert refusal(client, server) == "columns: expected 2 with names, got 2 without names"
+    server.stop()
+    # Without columns, those of the first client are everybody's.
+    server = Server(mixture_of(), ["a", "b"], tmp_path / "other")
+    first = Client("a", pd.DataFrame(rows, columns=columns), tmp_path / "first")
+    second = Client("b", pd.DataFrame(rows, columns=["age", "height"]), tmp_path / "second")
+    requests = dict(server.open())
+    assert server.receive("a", first.answer(requests["a"])).used
+    verdict = server.receive("b", second.answer(requests["b"]))
+    assert verdict.reason == "columns: expected 'weight' as column 1, got 'height'"
+    server.stop()
+
+
+def test_replies_are_stored_and_not_computed_again(tmp_path, monkeypatch):
+    deployment = Deployment(mixture_of(), tables_of(), tmp_path, seed=None).until("round")
+    client, request = deployment.clients["a"], dict(deployment.server.open())["a"]
+    reply = client.answer(request)
+    monkeypatch.setattr(Client, "_compute", None)
+    assert client.answer(request) == reply
+    assert deployment.client("a").answer(request) == reply  # another process
+    deployment.server.stop()
+
+
+def test_a_client_takes_part_in_one_run_at_a_time(tmp_path):
+    rows, roster = tables_of()[0], ["a"]
+    client = Client("a", rows, tmp_path / "a", seed=0)
+    first = Server(mixture_of(), roster, tmp_path / "first")
+    second = Server(mixture_of(), roster, tmp_path / "second")
+    assert first.receive("a", client.answer(first.open()[0][1])).used
+    assert "takes part in" in refusal(client, second)
+    first.close()
+    for server in (first, second):  # one after the other
+        while server.waiting or not server.done:
+            for name, request in server.open():
+                assert server.receive(name, client.answer(request)).used
+            if not server.done:
+                server.close()
+    assert np.array_equal(first.result().means_, second.result().means_)
+
+
+def test_a_late_request_changes_nothing(tmp_path):
+    deployment = Deployment(mixture_of(), tables_of(), tmp_path).until("round")
+    client = deployment.clients["a"]
+    late = dict(deployment.server.open())["a"]
+    deployment.phase("a")
+    deployment.server.close()
+    deployment.until("round")
+    request = dict(deployment.server.open())["a"]
+    reply = client.answer(request)
+    assert unseal(client.answer(late)).kind == Kind.REFUSAL
+    assert client.answer(request) == reply
+    deployment.run().end()
+    assert sum(own["n_reset"] for own in deployment.server.history_) == 0
+
+
+def test_the_log_says_what_left(tmp_path):
+    deployment = Deployment(mixture_of(max_iter=2), tables_of(), tmp_path)
+    deployment.run().end()
+    deployment.clients["a"].answer(b"noise")
+    lines = (tmp_path / "a" / "log.txt").read_text().splitlines()
+    line = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d phase (\d+) (.*): (\d+) bytes")
+    phases, what, sizes = zip(*(line.fullmatch(own).groups() for own in lines), strict=True)
+    assert [*map(int, phases[:-1])] == [*range(len(lines) - 1)]
+    assert what[:4] == ("plan", "mean_of_rows", "second_moment", "task")
+    assert what[-2:] == ("end", "refusal, size")
+    assert int(sizes[1]) == 8 * 2 and int(sizes[2]) == 8 * 3
+
+
+def test_bad_arguments_are_refused(tmp_path):
+    rows = tables_of()[0]
+    with pytest.raises(TypeError, match="Expected key to be bytes"):
+        Client("a", rows, tmp_path, key="secret")
+    with pytest.raises(TypeError, match="Expected name to be a string"):
+        Client(1, rows, tmp_path)
+    with pytest.raises(ValueError, match="Expected seed to be an integer >= 0"):
+        Client("a", rows, tmp_path, seed=-1)
+    assert not [*tmp_path.iterdir()]

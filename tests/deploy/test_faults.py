@@ -1,0 +1,167 @@
+"""Faults of the network and of processes do not change the fit."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from numpy.testing import assert_array_equal
+
+from deployed import tables_of
+from faults import Faults
+from skfedem import FederatedGaussianMixture
+from skfedem.deploy import _storage
+
+NOISY = {"omega": 1.0, "participation": 0.7}
+SETTINGS = [{}, NOISY, {"solver": "vr_fedem", "batch_size": 4, **NOISY}]
+# Files in memory, if there are such: the disk is what takes time.
+FOLDER = next((own for own in ("/dev/shm",) if Path(own).is_dir()), None)
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def mixture_of(seed):
+    own = SETTINGS[seed % len(SETTINGS)]
+    return FederatedGaussianMixture(2, tol=1e-8, max_iter=12, random_state=seed, **own)
+
+
+def run_with_faults(seed, folder, monkeypatch, *, losses):
+    tables = tables_of(4, seed=seed)
+    faults = Faults(mixture_of(seed), tables, folder, seed, 0.08, losses=losses)
+    monkeypatch.setattr(_storage, "synchronise", faults.synchronise)
+    faults.run()
+    return faults, tables
+
+
+@pytest.mark.slow
+def test_a_thousand_faults_leave_the_bits_of_the_simulation(monkeypatch):
+    n_faults = 0
+    for seed in range(12):
+        with TemporaryDirectory(dir=FOLDER) as folder:
+            faults, tables = run_with_faults(seed, folder, monkeypatch, losses=False)
+            got, want = faults.server.result(), mixture_of(seed).fit(tables)
+            assert_array_equal(got.means_, want.means_)
+            for name, column in want.history_.items():
+                assert_array_equal(got.history_[name], column, err_msg=name)
+            assert faults.check() < 1e-12
+        n_faults += sum(faults.counts.values())
+    assert n_faults >= 1000
+
+
+@pytest.mark.slow
+def test_a_thousand_faults_with_losses_keep_the_sum_of_control_variates(monkeypatch):
+    n_faults, n_reset = 0, 0
+    for seed in range(12):
+        with TemporaryDirectory(dir=FOLDER) as folder:
+            faults, _ = run_with_faults(seed, folder, monkeypatch, losses=True)
+            assert faults.check() < 1e-12  # |V - Σ w_i V_i|
+            assert np.isfinite(faults.server.result().means_).all()
+        n_faults += sum(faults.counts.values())
+        n_reset += sum(own["n_reset"] for own in faults.server.history_)
+    assert n_faults >= 1000
+    assert n_reset >= 10
+
+
+class Schedules(RuleBasedStateMachine):
+    """Any schedule of deliveries, crashes and restored files."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = TemporaryDirectory(dir=FOLDER)
+        self.faults = Faults(mixture_of(1), tables_of(3), self.folder.name, rate=0.0)
+
+    names, numbers = st.sampled_from("abc"), st.integers(0, 10**6)
+
+    @rule(name=names)
+    def ask(self, name):
+        for asked, request in self.faults.server.open():
+            if asked == name:
+                self.faults.network.append(("request", name, request, True))
+
+    @precondition(lambda self: self.faults.network)
+    @rule(at=numbers, kept=st.booleans(), lost=st.booleans())
+    def deliver(self, at, kept, lost):
+        network = self.faults.network
+        kind, name, data, _ = network[at % len(network)]
+        if not kept:
+            del network[at % len(network)]
+        if lost:
+            return
+        if kind == "reply":
+            self.faults.server.receive(name, data)
+        else:
+            reply = self.faults.clients[name].answer(data)
+            network.append(("reply", name, reply, True))
+
+    @precondition(lambda self: self.faults.network)
+    @rule(at=numbers, bit=numbers)
+    def damage(self, at, bit):
+        kind, name, data, _ = self.faults.network[at % len(self.faults.network)]
+        damaged = bytearray(data)
+        damaged[bit // 8 % len(data)] ^= 1 << bit % 8
+        if kind == "reply":
+            assert not self.faults.server.receive(name, bytes(damaged)).used
+        else:
+            self.faults.clients[name].answer(bytes(damaged))
+
+    @rule()
+    def close(self):
+        if not self.faults.server.done:
+            self.faults.server.close()
+
+    @rule(name=names)
+    def client_crashes(self, name):
+        self.faults.clients[name] = self.faults.new_client(name)
+
+    @rule()
+    def server_crashes(self):
+        self.faults.restart_server()
+
+    @rule(name=names)
+    def client_is_copied(self, name):
+        path = Path(self.folder.name, name, "client")
+        if path.exists():
+            self.faults.copies[name] = path.read_bytes()
+
+    @precondition(lambda self: self.faults.copies)
+    @rule(name=names)
+    def client_is_restored(self, name):
+        if name in self.faults.copies:
+            Path(self.folder.name, name, "client").write_bytes(self.faults.copies[name])
+            self.faults.touched.add(name)
+            self.client_crashes(name)
+
+    @rule(n_lost=st.integers(1, 3))
+    def server_is_restored(self, n_lost):
+        self.faults.restore_server(n_lost)
+        self.faults.touched |= {*"abc"}
+
+    @invariant()
+    def server_knows_control_variates(self):
+        """A client that was not restored has the V_i that the server has added up."""
+        server = self.faults.server
+        remote = getattr(server, "_clients", None)
+        if remote is None or not remote.controls.size:
+            return
+        for number, name in enumerate("abc"):
+            client, mark = self.faults.clients[name], server._accepted[number]
+            held, prepared = client._held, client._prepared
+            if prepared is not None and prepared.mark == mark:
+                held = type(held)(*prepared.after)
+            if held.mark == mark and held.controls.size:
+                assert_array_equal(held.controls[0], remote.controls[number])
+            else:
+                assert name in self.faults.touched
+
+    def teardown(self):
+        self.faults.finish()
+        assert self.faults.check() < 1e-12
+        self.folder.cleanup()
+
+
+TestSchedules = pytest.mark.slow(Schedules.TestCase)
+TestSchedules.settings = settings(
+    max_examples=15, stateful_step_count=60, deadline=None, suppress_health_check=[*HealthCheck]
+)

@@ -1,0 +1,73 @@
+"""Bytes that nobody should send are refused: nothing changes, nothing breaks, nothing is large."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from deployed import Deployment, tables_of
+from hostile import REPLIES, REQUESTS
+from skfedem import FederatedGaussianMixture
+from skfedem.deploy import Policy
+from skfedem.deploy._messages import Kind, unseal
+
+N_EACH = 10
+QUESTIONS = ("plan", "set-up", "task", "field", "round")
+# Kilobytes that do not depend on the message: traced memory of exceptions and small objects.
+SMALL = 2**15
+
+
+def deployment_at(question, folder):
+    mixture = FederatedGaussianMixture(2, omega=1.0, random_state=0)
+    policy = Policy(min_rows=1)
+    return Deployment(mixture, tables_of(), folder, policy=policy).until(question)
+
+
+@pytest.fixture(scope="module", params=QUESTIONS)
+def asked(request, tmp_path_factory):
+    """A deployment in a phase, with a genuine request and the reply to it."""
+    deployment = deployment_at(request.param, tmp_path_factory.mktemp("asked"))
+    requested = dict(deployment.server.open())["a"]
+    reply = deployment.clients["a"].answer(requested)
+    yield deployment, requested, reply
+    deployment.server.stop()
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+def test_the_server_refuses(asked, kind):
+    deployment, _, reply = asked
+    generator, server = np.random.default_rng(len(kind)), deployment.server
+    before = server.open()
+    q = server._clients.task.model.n_statistics if server.question == "round" else 0
+    for _ in range(N_EACH):
+        data = REPLIES[kind](generator, reply)
+        if data == reply:  # an empty body stays one
+            continue
+        tracemalloc.start()
+        verdict = server.receive("a", data)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert not verdict.used and verdict.reason, kind
+        size = len(data) if isinstance(data, bytes) else 0
+        assert peak <= 10 * size + 8 * q + SMALL
+    assert server.open() == before and "a" in server.waiting
+    assert not server.receive("nobody", reply).used
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_client_refuses(asked, kind):
+    deployment, request, reply = asked
+    client, generator = deployment.clients["a"], np.random.default_rng(len(kind))
+    path = deployment.folder / "a" / "client"
+    before = path.read_bytes()
+    for _ in range(N_EACH):
+        answer = unseal(client.answer(REQUESTS[kind](generator, request)))
+        assert answer.kind == Kind.REFUSAL and answer.body, kind
+    assert path.read_bytes() == before
+    assert client.answer(request) == reply
+
+
+def test_after_all_that_the_fit_goes_on(asked):
+    deployment, _, reply = asked
+    assert deployment.server.receive("a", reply).used
+    assert deployment.server.receive("a", reply) == (False, "duplicate")
