@@ -129,6 +129,17 @@ def test_a_checkpoint_continues_a_run_to_the_bit(tmp_path, table):
     assert_same_rounds(again, whole, 0)
 
 
+def test_what_is_sent_once_is_counted(table):
+    sites, weights = by_dose(table), table.assign(log_weight=np.log(table["weight"]))
+    for e_step in ("quadrature", "mcmc"):
+        given = {"e_step": e_step, "covariates": {"V": ["log_weight"]}, "max_iter": 7}
+        fit = quiet_fit(oral(**given), weights, clients=sites)
+        # Numbers of observations, two moments of (1, x), and squared residuals; θ at the start.
+        assert fit.history_["uplink_bits"][0] == 64 * 4 * (3 + 1)
+        q = 3 + 1 + 3 + 1
+        assert fit.history_["downlink_bits"][0] == 64 * 4 * (3 + q)
+
+
 # ---- more parameters than quadrature can have
 
 

@@ -75,7 +75,11 @@ def design_of(estimator: Any) -> Design:
             "Expected model to be a function of (parameters, regressors), got "
             f"{repr_of(estimator.model)}. Give one, as those of skfedem.pharmacokinetics."
         )
-    check_choice("covariance_type", estimator.covariance_type, ("diag", "full"))
+    hint = (
+        "Parameters without a random effect are planned; until then, fix theirs in the model, or "
+        "give all of them one."
+    )
+    check_choice("covariance_type", estimator.covariance_type, ("diag", "full"), hint=hint)
     check_choice("error", estimator.error, tuple(ERRORS))
     for role in ("subject", "response"):
         if not isinstance(getattr(estimator, role), str):

@@ -19,7 +19,7 @@ from .outcome import fitted_after, so_far_fitted, warn_of_fit, warn_of_small_sit
 from .records import ClientRecords
 from .report import sums_of_sites
 from .settings import n_chains_of, solver_of
-from .start import model_of, start_of
+from .start import model_of, start_of, with_constants
 
 
 class PopulationFit(NamedTuple):
@@ -42,14 +42,16 @@ class PopulationFit(NamedTuple):
 
     def model(self, clients: Clients) -> MixedEffectsModel:
         """Model of these subjects."""
-        settings, federation = self.settings, self.federation
-        n_chains = n_chains_of(settings, federation.n_samples)
-        return model_of(self.design, self.data, federation, settings.n_nodes, n_chains)
+        settings, n_subjects = self.settings, self.federation.n_samples
+        n_observations = len(self.data.subjects.response)
+        n_chains = n_chains_of(settings, n_subjects)
+        model = model_of(self.design, n_observations, settings.n_nodes, n_chains)
+        return with_constants(self.design, model, clients)
 
     def start(self, problem: Problem, clients: Clients) -> Start:
         """Start at the values of the user."""
         model: Any = problem.model  # a MixedEffectsModel
-        return start_of(self.design, model, self.data, self.federation)
+        return start_of(self.design, model, clients, self.ids)
 
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
         """Fitted attributes after a round."""
@@ -58,8 +60,8 @@ class PopulationFit(NamedTuple):
     def fitted(self, problem: Problem, state: RunState, clients: Any) -> dict[str, Any]:
         """Fitted attributes after the run."""
         model: Any = problem.model  # a MixedEffectsModel
-        parameters, seed, controls = state.server.parameters, problem.task.seed, clients.controls
-        sums = sums_of_sites(model, self.federation, parameters, seed, clients.workers)
+        controls, natural = clients.controls, state.server.parameters.natural
+        sums = sums_of_sites(model, clients, natural, problem.task.seed)
         drift = np.sqrt((controls**2).sum(axis=1)) if controls.size else np.zeros(len(self.ids))
         fitted = fitted_after(self.settings, self.design, self.data, problem, state, sums, drift)
         return {**fitted, "_n_nodes": self.settings.n_nodes}

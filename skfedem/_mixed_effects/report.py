@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._federation import Federation, Reading, read
-from .._parallel import Workers
+from .._federation import ClientRows, positions_of, read
 from .._typing import FloatArray
 from ..models.mixed_effects.conditional import find_modes
 from ..models.mixed_effects.importance import AT_ONCE, importance_sampled
 from ..models.mixed_effects.information import information_of
-from ..models.mixed_effects.model import MixedEffectsModel, Parameters
+from ..models.mixed_effects.model import MixedEffectsModel
 from ..models.mixed_effects.quadrature import conditional
 from ..models.mixed_effects.subjects import Subjects
+from ..solvers.base import Clients
 
 
 class SiteSums(NamedTuple):
-    """Sums over the subjects of a site.
+    """Sums over the subjects of a site, or of all sites.
 
     Attributes
     ----------
@@ -28,52 +28,64 @@ class SiteSums(NamedTuple):
         Σ log p(y; θ) in nats.
     variance : float
         Variance of its error: 0 by quadrature.
-    information : ndarray
-        Fisher information, see ``information_of``.
     effects, squared_effects : ndarray of shape (p,)
         Σ η̂ and Σ η̂², of the modes.
+    information : ndarray
+        Fisher information, see ``information_of``.
     """
 
     n_subjects: int
     log_likelihood: float
     variance: float
-    information: FloatArray
     effects: FloatArray
     squared_effects: FloatArray
+    information: FloatArray
 
 
 def sums_of_sites(
-    model: MixedEffectsModel,
-    federation: Federation,
-    parameters: Parameters,
-    seed: int,
-    workers: Workers,
+    model: MixedEffectsModel, clients: Clients, natural: FloatArray, seed: int
 ) -> SiteSums:
     """Sum over all sites of what they report."""
-    every = np.arange(federation.n_clients)
+    numbers, p = clients.sum(site_sums, model, natural, seed), model.layout.n_parameters
+    n_subjects, log_likelihood, variance = numbers[:3].tolist()
+    effects, squared_effects = numbers[3 : 3 + 2 * p].reshape(2, p)
+    # A symmetric matrix.
+    n_upper = len(numbers) - 3 - 2 * p
+    size = int(np.sqrt(2 * n_upper))
+    information = np.zeros((size, size))
+    rows, columns = np.triu_indices(size)
+    information[rows, columns] = information[columns, rows] = numbers[3 + 2 * p :]
+    return SiteSums(
+        int(n_subjects), log_likelihood, variance, effects, squared_effects, information
+    )
+
+
+def site_sums(
+    rows: ClientRows, model: MixedEffectsModel, natural: FloatArray, seed: int
+) -> FloatArray:
+    """``SiteSums`` over the subjects of some clients, as a vector."""
+    federation, clients, _ = rows
     n_rows = model.block_rows if model.criterion else AT_ONCE
-    blocks = list(read(federation, every, n_rows))
+    lengths = federation.lengths_of(clients)
     assert federation.row_keys is not None  # subjects have labels
-    ends = np.cumsum([len(block.rows) for block in blocks])
-    keys = np.split(federation.row_keys, ends[:-1])
-
-    def part(numbered: tuple[Reading, NDArray[np.uint64]]) -> SiteSums:
-        block, own = numbered
-        return sums_of_subjects(model, parameters, model.features(block.rows), seed, own)
-
-    parts = workers.map(part, list(zip(blocks, keys, strict=True)), "report")
-    return SiteSums(*(sum(values) for values in zip(*parts, strict=True)))
+    keys, first = federation.row_keys[positions_of(federation.offsets[clients], lengths)], 0
+    total: FloatArray | float = 0.0
+    for block in read(federation, clients, n_rows):
+        own = keys[first : first + len(block.rows)]
+        total = total + _sums_of_subjects(model, natural, model.features(block.rows), seed, own)
+        first += len(own)
+    return np.asarray(total)
 
 
-def sums_of_subjects(
+def _sums_of_subjects(
     model: MixedEffectsModel,
-    parameters: Parameters,
+    natural: FloatArray,
     subjects: Subjects,
     seed: int,
     keys: NDArray[np.uint64],
-) -> SiteSums:
-    """What a site reports of some subjects, whose keys address random numbers."""
-    population = model.population(parameters.natural, subjects)
+) -> FloatArray:
+    """The vector of some subjects, whose keys address random numbers."""
+    population = model.population(natural, subjects)
     if model.criterion:
         distribution = conditional(population, subjects, model.n_nodes)
         modes, log_likelihood = distribution.modes, distribution.log_likelihood
@@ -83,11 +95,12 @@ def sums_of_subjects(
         draws = importance_sampled(population, subjects, modes, seed, keys)
         log_likelihood, variance = draws.log_likelihood, draws.variance
     effects = population.effects(modes.z)
-    return SiteSums(
-        subjects.n_subjects,
-        float(log_likelihood.sum()),
-        float(variance.sum()),
-        information_of(model.layout, population, subjects, modes.z),
-        effects.sum(axis=1),
-        (effects**2).sum(axis=1),
+    information = information_of(model.layout, population, subjects, modes.z)
+    return np.concatenate(
+        [
+            [subjects.n_subjects, log_likelihood.sum(), variance.sum()],
+            effects.sum(axis=1),
+            (effects**2).sum(axis=1),
+            information[np.triu_indices(len(information))],
+        ]
     )

@@ -1,20 +1,20 @@
-"""Model and start of a fit."""
+"""Model and start of a fit, from messages of the clients before the first round."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from .._federation import Federation
-from .._messages import label_repr
 from .._typing import FloatArray
 from ..models._base import Start
-from ..models.mixed_effects.conditional import Population, fit_of
 from ..models.mixed_effects.maximization import Constants, Theta
+from ..models.mixed_effects.messages import covariate_moments, squared_residuals
 from ..models.mixed_effects.model import MixedEffectsModel
-from ..models.mixed_effects.subjects import Subjects
 from ..models.mixed_effects.transforms import IDENTITY
+from ..solvers.base import Clients
 from .design import Design
-from .records import ClientRecords
 from .settings import MOST_DIMENSIONS
 
 # Smallest condition number of the covariates' moments that is refused as a dependence.
@@ -24,27 +24,33 @@ _RELATIVE = 0.3
 
 
 def model_of(
-    design: Design, data: ClientRecords, federation: Federation, n_nodes: int, n_chains: int
+    design: Design, n_observations: int, n_nodes: int, n_chains: int = 1
 ) -> MixedEffectsModel:
-    """Model with what clients send once: mean of x xᵀ, and mean number of observations."""
-    subjects = data.subjects
-    weights = np.repeat(federation.row_weights, federation.lengths)
-    x = subjects.covariates
-    moment = (weights * x) @ x.T
-    _check_covariates(design, moment)
+    """Model for rows with places for n observations, without what clients send once."""
     return MixedEffectsModel(
         structure=design.structure,
         transforms=design.transforms,
         error=design.error,
         layout=design.layout,
-        sent=Constants(moment, float(weights @ subjects.n_observations)),
+        sent=Constants(np.eye(len(design.mask)), 1.0),
         center=design.start,
         regressors=design.regressors,
-        n_observations=len(subjects.response),
+        n_observations=n_observations,
         n_nodes=n_nodes,
         n_chains=n_chains,
         criterion="log_likelihood" if len(design.names) <= MOST_DIMENSIONS else "",
     )
+
+
+def with_constants(design: Design, model: MixedEffectsModel, clients: Clients) -> MixedEffectsModel:
+    """Model with the means of x xᵀ and of the number of observations, which all clients get."""
+    numbers = clients.mean(covariate_moments, model)
+    clients.tell("means", len(numbers))
+    moment = np.ones((model.layout.n_covariates, model.layout.n_covariates))
+    rows, columns = np.triu_indices(len(moment))
+    moment[rows[1:], columns[1:]] = moment[columns[1:], rows[1:]] = numbers[1:]
+    _check_covariates(design, moment)
+    return replace(model, sent=Constants(moment, float(numbers[0])))
 
 
 def _check_covariates(design: Design, moment: FloatArray) -> None:
@@ -62,9 +68,7 @@ def _check_covariates(design: Design, moment: FloatArray) -> None:
             )
 
 
-def start_of(
-    design: Design, model: MixedEffectsModel, data: ClientRecords, federation: Federation
-) -> Start:
+def start_of(design: Design, model: MixedEffectsModel, clients: Clients, labels: Any) -> Start:
     """Start at the given values, with large random effects.
 
     The standard deviation of a random effect is 1 on the scale of its φ; without a transform, it is
@@ -78,34 +82,10 @@ def start_of(
     p, n_covariates = len(sizes), len(design.mask)
     squares = np.full(len(design.error.names), _RELATIVE**2)
     theta = Theta(np.zeros((n_covariates, p)), np.diag(np.square(sizes)), squares)
-    population = model.population(model.parameters(theta).natural, data.subjects)
-    residuals = _residuals_at_start(design, population, data)
+    natural = model.parameters(theta).natural
+    (total,) = clients.mean(squared_residuals, model, natural, list(labels))
     if "a" in design.error.names and not design.error.is_on_logarithms:
-        weights = np.repeat(federation.row_weights, federation.lengths)
-        mean = (weights * (residuals**2).sum(axis=0)).sum() / model.sent.n_observations
+        mean = float(total) / model.sent.n_observations
         squares[0] = mean if mean > 0 else 1.0
     parameters = model.parameters(theta)
     return Start(model.statistics_of(parameters), parameters)
-
-
-def _residuals_at_start(design: Design, population: Population, data: ClientRecords) -> FloatArray:
-    """Residuals at the given values; raise ValueError if these do not explain some subject."""
-    subjects: Subjects = data.subjects
-    fit = fit_of(population, subjects, population.means)
-    wrong = np.flatnonzero(np.isinf(fit.loss))
-    if not len(wrong):
-        return np.where(subjects.observed, fit.residuals, 0.0)
-    client = int(np.searchsorted(data.offsets, wrong[0], side="right")) - 1
-    predicted, own = fit.predicted[:, wrong[0]], subjects.observed[:, wrong[0]]
-    usable = np.isfinite(predicted) & ((predicted != 0) | (design.error.names != ("b",)))
-    place = int(np.flatnonzero(own & ~usable)[0]) if (own & ~usable).any() else 0
-    regressors = {name: float(each[place, wrong[0]]) for name, each in subjects.regressors.items()}
-    value = np.exp(predicted[place]) if design.error.is_on_logarithms else predicted[place]
-    advice = "Correct start or the model"
-    if design.error.names == ("b",) or design.error.is_on_logarithms:
-        advice = 'Drop observations that are predicted to be 0, or use error="combined"'
-    raise ValueError(
-        "Expected predictions at start that the error allows for every observation, got "
-        f"{value:g} at {regressors} for a subject of client {label_repr(data.ids[client])}. "
-        f"{advice}."
-    )

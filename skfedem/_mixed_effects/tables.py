@@ -12,13 +12,13 @@ from .._random import label_keys
 from .._typing import FloatArray
 from ..models.mixed_effects.conditional import Population, find_modes
 from ..models.mixed_effects.importance import AT_ONCE, Sampled, importance_sampled
-from ..models.mixed_effects.maximization import Constants, Theta
+from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import MixedEffectsModel
 from ..models.mixed_effects.quadrature import conditional
 from ..models.mixed_effects.subjects import Subjects
 from .design import Design
 from .records import Records, packed, read_table
-from .settings import MOST_DIMENSIONS
+from .start import model_of
 
 
 class SubjectTable(NamedTuple):
@@ -77,17 +77,6 @@ def read_subjects(X: Any, design: Design, theta: Theta, n_nodes: int) -> Subject
     if not len(records.labels):
         raise ValueError("Expected a table with rows, got none. Give the rows of a subject.")
     subjects = packed(records, int(records.lengths.max()))
-    model = MixedEffectsModel(
-        structure=design.structure,
-        transforms=design.transforms,
-        error=design.error,
-        layout=design.layout,
-        sent=Constants(np.eye(len(design.mask)), 1.0),
-        center=design.start,
-        regressors=design.regressors,
-        n_observations=len(subjects.response),
-        n_nodes=n_nodes,
-        criterion="log_likelihood" if len(design.names) <= MOST_DIMENSIONS else "",
-    )
+    model = model_of(design, len(subjects.response), n_nodes)
     population = model.population(design.layout.join(*theta), subjects)
     return SubjectTable(records, subjects, population, model)

@@ -8,13 +8,17 @@ from skfedem import (
     FederatedGaussianMixture,
     FederatedMatrixImputer,
     FederatedMatrixImputerCV,
+    FederatedNonlinearMixedEffects,
     _parallel,
     impute,
+    mixed_effects,
     mixture,
 )
 from skfedem._federation import Federation
 from skfedem._penalty_search import penalty_path
 from skfedem.clients.local import LocalClients
+from skfedem.datasets import load_theophylline
+from skfedem.pharmacokinetics import one_compartment_oral
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, _pca, _scaler
 
 RNG = np.random.default_rng(0)
@@ -30,6 +34,14 @@ def mixture_with(**parameters):
 
 def imputer_with(**parameters):
     return FederatedMatrixImputer(2, family="poisson", **{**ROUNDS, **parameters}), MATRICES
+
+
+def population_with(**parameters):
+    data = load_theophylline().data
+    hospitals = [own for _, own in data.groupby((data["id"] - 1) // 4)]
+    start = {"ka": 1.0, "V": 20.0, "CL": 0.5}
+    settings = {"random_state": 0, "max_iter": 8, **parameters}
+    return FederatedNonlinearMixedEffects(one_compartment_oral, start, **settings), hospitals
 
 
 ESTIMATORS = {
@@ -49,6 +61,10 @@ ESTIMATORS = {
     "scaler": (FederatedStandardScaler(), TABLES),
     "counts": (FederatedStandardScaler(with_mean=False, with_std=False), TABLES),
     "components": (FederatedPCA(), TABLES),
+    "population": population_with(covariates={"V": ["weight"]}),
+    "noisy population": population_with(**{**NOISY, "batch_size": 2}),
+    "chains": population_with(e_step="mcmc"),
+    "averaged parameters": population_with(e_step="mcmc", aggregate="parameters"),
 }
 
 
@@ -85,6 +101,9 @@ def guarded(monkeypatch):
             found = function(*arguments, **keywords)
             if isinstance(found, Federation):
                 return found._replace(rows=ClientsOnly(found.rows))
+            if hasattr(found, "federation"):
+                own = found.federation._replace(rows=ClientsOnly(found.federation.rows))
+                return found._replace(federation=own)
             return found[0]._replace(rows=ClientsOnly(found[0].rows)), *found[1:]
 
         return read
@@ -102,6 +121,8 @@ def guarded(monkeypatch):
 
     for module in (mixture, _scaler, _pca):
         monkeypatch.setattr(module, "read_clients", with_guard(module.read_clients))
+    guarded_population = with_guard(mixed_effects.federation_of)
+    monkeypatch.setattr(mixed_effects, "federation_of", guarded_population)
     for module in (impute, penalty_path):
         monkeypatch.setattr(module, "cell_federation", with_guard(module.cell_federation))
     monkeypatch.setattr(_parallel.Workers, "map", by_clients(_parallel.Workers.map))
@@ -127,7 +148,7 @@ def test_streams_are_read_by_clients_alone(guarded):
 
 
 def test_rows_are_guarded(guarded):
-    federation, *_ = mixture.read_clients(clone(ESTIMATORS["kmeans"][0]), TABLES)
+    federation = mixture.read_clients(clone(ESTIMATORS["kmeans"][0]), TABLES).federation
     with pytest.raises(AssertionError, match="outside"):
         federation.rows[:1]
     with pytest.raises(AssertionError, match="outside"):
