@@ -14,7 +14,8 @@ from ._data.cells import read_cells
 from ._data.features import features_of
 from ._estimators.fit import fit
 from ._imputer.fit import MatrixFit, known_attributes
-from ._imputer.imputation import FittedMatrix, tags_of_matrices
+from ._imputer.imputation import tags_of_matrices
+from ._imputer.uncertainty import MatrixWithErrors
 from ._parameters import (
     check_choice,
     check_number,
@@ -41,7 +42,7 @@ class _Parameters(ResumableParameters, MatrixParameters):
     warm_start: bool = False
 
 
-class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix, _Parameters):
+class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters):
     """Low-rank model of a matrix whose cells were observed by several clients.
 
     FedMissEM, Appendix F.2 of [1]_, for counts, presences or measurements, say of sites by months.
@@ -64,7 +65,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix, _Parameters):
     Parameters
     ----------
     rank : int or None, default=2
-        Maximum rank r of the low-rank part; None for no bound.
+        Maximum rank r of the low-rank part; None for no bound, 0 for effects alone.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
         or counts up to 1e13 (mean ``exp(theta)``).
@@ -314,8 +315,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, FittedMatrix, _Parameters):
 
     def _check_parameters(self) -> None:
         if self.rank is not None:
-            hint = "Use None for no bound; for effects alone, give a large penalty."
-            check_number("rank", self.rank, kind=Integral, low=1, hint=hint)
+            hint = "Use None for no bound, and 0 for effects alone."
+            check_number("rank", self.rank, kind=Integral, low=0, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_number("penalty", self.penalty, low=0, hint="Use 0 for no penalty.")
         check_choice("effects", self.effects, EFFECTS)

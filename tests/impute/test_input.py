@@ -294,7 +294,7 @@ def test_repeated_row_labels_give_a_warning():
 
 PARAMETERS = [
     ({"rank": 9}, ValueError, r"rank <= min\(n_rows, n_columns\), got 9 .* shape \(12, 8\)"),
-    ({"rank": 0}, ValueError, ">= 1, got 0. Use None for no bound; for effects alone"),
+    ({"rank": -1}, ValueError, ">= 0, got -1. Use None for no bound, and 0 for effects alone"),
     ({"rank": 2.0}, TypeError, "rank to be an integer"),
     ({"family": "normal"}, ValueError, "family to be one of 'gaussian', 'bernoulli', 'poisson'"),
     ({"penalty": -1}, ValueError, "penalty to be a number >= 0, got -1"),

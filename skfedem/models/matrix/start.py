@@ -80,12 +80,12 @@ def low_rank_model(
     shares = weights / lengths
     scale = counts.sum() / float(np.repeat(shares, lengths) @ counts)
     shares = scale * shares
-    support, positions = _support(codes, counts * np.repeat(shares, lengths), shape)
+    support, positions = observed_support(codes, counts * np.repeat(shares, lengths), shape)
     pooled = Pooled(
         support,
         _margins(clients, shares, shape, settings.effects),
         family=FAMILIES[settings.family],
-        rank=settings.rank or min(shape),
+        rank=min(shape) if settings.rank is None else settings.rank,
         penalty=settings.penalty,
         effects=settings.effects,
         effects_penalty=settings.effects_penalty,
@@ -99,7 +99,7 @@ def _bits_of_counts(counts: FloatArray) -> int:
     return 8 * int(np.ceil(np.log2(counts + 1) / 7).sum())
 
 
-def _support(
+def observed_support(
     codes: IntArray, counts: FloatArray, shape: tuple[int, int]
 ) -> tuple[Support, IntArray]:
     """Distinct cells with the sums of their counts, and which of them each given one is."""

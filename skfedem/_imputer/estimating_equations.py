@@ -1,0 +1,397 @@
+"""Generalised estimating equations for row and column effects, from sums that clients send.
+
+The model 3 of TRIM (Pannekoek and van Strien 2005, "TRIM 3 manual", Statistics Netherlands) for
+cells of an exponential family with the natural parameter ``η = a_j + b_l``: a cell's mean of N
+observations has the mean ``ψ'(η)`` and the variance ``φ ψ''(η) / N``, with dispersion φ, and two
+cells of a row ``t`` columns apart have the correlation ``ρ ** t``. The estimating equations of
+Liang and Zeger (1986, Biometrika 73, equation 6),
+
+    Σ_j D_jᵀ V_j⁻¹ (y_j - ψ'(η_j)) = 0,
+
+are linear in the observations, so that their left side is a sum over the clients. The weights only
+depend on which cells were observed, which the server knows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import solve as solve_equations
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.exceptions import ConvergenceWarning
+
+from .._client_vectors import row_indices
+from .._federation import ClientRows, SetUp
+from .._messages import warn
+from .._typing import BoolArray, FloatArray, IntArray
+from ..models.matrix import messages
+from ..models.matrix.families import Family
+from ..models.matrix.main_effects import Margins, Support
+from ..models.matrix.start import observed_support
+from ..models.matrix.theta import Cells
+
+
+class Settings(NamedTuple):
+    """Settings of Fisher's scoring.
+
+    Attributes
+    ----------
+    tolerance : float
+        It stops when no column effect changes by more.
+    max_iter : int
+    largest_step : float
+        Largest change of an effect per step.
+    largest_correlation : float
+        In size; a correlation of 1 has no inverse.
+    """
+
+    tolerance: float = 1e-10
+    max_iter: int = 200
+    largest_step: float = 2.0
+    largest_correlation: float = 0.99
+
+
+_SETTINGS = Settings()
+
+
+class Observed(NamedTuple):
+    """Observed cells that tell about effects.
+
+    Attributes
+    ----------
+    support : Support
+        All observed cells, in row-major order, with their numbers of observations.
+    positions : ndarray of int, shape (n_samples,)
+        Which of these each cell of each client is.
+    is_kept : ndarray of bool, shape (n_cells,)
+        Whether row and column of a cell have an effect: not if all counts are 0, or all 1 for
+        presences, which are fitted exactly.
+    """
+
+    support: Support
+    positions: IntArray
+    is_kept: BoolArray
+
+
+class Weights(NamedTuple):
+    """Weights of the estimating equations in the observed cells, and what they depend on.
+
+    With ``S = diag(roots)``, ``V = φ S⁻¹ D R D S⁻¹`` and ``D = diag(ψ'')``. The inverse of the
+    correlation matrix R is tridiagonal.
+
+    Attributes
+    ----------
+    means, roots : ndarray of shape (n_cells,)
+        ψ'(η) and the roots of N ψ''(η); the roots are 0 in cells that are not kept.
+    diagonal, off_diagonal : ndarray of shape (n_cells,)
+        R⁻¹; the second is that of a cell and the next one.
+    """
+
+    means: FloatArray
+    roots: FloatArray
+    diagonal: FloatArray
+    off_diagonal: FloatArray
+
+    def times(self, vector: FloatArray) -> FloatArray:
+        """R⁻¹ times a vector."""
+        product = self.diagonal * vector
+        product[:-1] += self.off_diagonal[:-1] * vector[1:]
+        product[1:] += self.off_diagonal[:-1] * vector[:-1]
+        return product
+
+
+class Residuals(NamedTuple):
+    """Moments of Pearson residuals: dispersion φ and the correlation ρ of neighbours in a row."""
+
+    dispersion: float
+    serial_correlation: float
+
+
+class Information(NamedTuple):
+    """Fisher information of the effects, with the rows eliminated.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows,)
+        Diagonal block of the rows.
+    rows_columns : csr_array of shape (n_rows, n_columns)
+        Block of rows and columns.
+    columns_inverse : ndarray of shape (n_columns, n_columns)
+        Covariance of the column effects, of which the first is 0; 0 for columns without an effect.
+    """
+
+    rows: FloatArray
+    rows_columns: csr_array
+    columns_inverse: FloatArray
+
+
+class Estimate(NamedTuple):
+    """Solution of the estimating equations: effects, residuals and Fisher information."""
+
+    rows: FloatArray
+    columns: FloatArray
+    residuals: Residuals
+    information: Information
+
+
+# ---- what clients send: sums over their own cells
+
+
+def scores(rows: ClientRows, observed: Observed, weights: Weights) -> FloatArray:
+    """``Dᵀ V⁻¹ (y - ψ')`` times φ, summed over each row, then over each column."""
+    cells, own = _own_cells(rows, observed)
+    kept = observed.is_kept[own]
+    cells, own = cells.take(kept), own[kept]
+    scaled = cells.counts * (cells.values - weights.means[own]) / weights.roots[own]
+    residuals: Any = np.bincount(own, scaled, len(weights.roots))
+    return np.concatenate(observed.support.margins(weights.roots * weights.times(residuals)))
+
+
+def residual_products(
+    rows: ClientRows, observed: Observed, means: FloatArray, variances: FloatArray
+) -> FloatArray:
+    """Sums of squares of Pearson residuals, and of products of neighbours; how many there are.
+
+    Neighbours are cells of one row in consecutive columns, observed by the same client.
+    """
+    cells, own = _own_cells(rows, observed)
+    kept = observed.is_kept[own]
+    clients = np.repeat(rows.clients, rows.federation.lengths_of(rows.clients))[kept]
+    cells, own = cells.take(kept), own[kept]
+    residuals = np.sqrt(cells.counts / variances[own]) * (cells.values - means[own])
+    follows = (np.diff(cells.columns) == 1) & (np.diff(cells.rows) == 0) & (np.diff(clients) == 0)
+    products = (residuals[1:] * residuals[:-1])[follows]
+    return np.array([residuals @ residuals, len(residuals), products.sum(), len(products)])
+
+
+def observed_sums(
+    rows: ClientRows, observed: Observed, groups: IntArray, n_groups: int
+) -> FloatArray:
+    """Sums of observed cells over the rows of each group, for each column.
+
+    A cell with several observations, of whatever clients, counts as their mean.
+    """
+    cells, own = _own_cells(rows, observed)
+    n_columns = observed.support.shape[1]
+    codes = groups[cells.rows] * n_columns + cells.columns
+    values = cells.values * cells.counts / observed.support.counts[own]
+    in_group = codes >= 0
+    sums: Any = np.bincount(codes[in_group], values[in_group], n_groups * n_columns)
+    return sums.reshape(n_groups, n_columns)
+
+
+def _own_cells(rows: ClientRows, observed: Observed) -> tuple[Cells, IntArray]:
+    """Cells of the clients, and which observed cells they are."""
+    indices = row_indices(rows.federation.offsets, rows.clients)
+    return rows.federation.rows.take(indices), observed.positions[indices]
+
+
+# ---- what the server computes
+
+
+def observed_cells(
+    clients: SetUp, shape: tuple[int, int], family: Family
+) -> tuple[Observed, Margins]:
+    """Cells that the clients observed, and the sums of their observations."""
+    codes = clients.gather(messages.observed_cells, shape[1])
+    counts = clients.gather(messages.numbers_of_observations)
+    support, positions = observed_support(codes, counts, shape)
+    n_rows, n_columns = shape
+    margins = Margins(
+        clients.gather(messages.row_sums, n_rows).sum(axis=0),
+        clients.gather(messages.column_sums, n_columns).sum(axis=0),
+    )
+    return Observed(support, positions, kept_cells(support, margins, family)), margins
+
+
+def pearson_moments(
+    clients: SetUp, observed: Observed, family: Family, natural: FloatArray, n_parameters: int
+) -> Residuals:
+    """Dispersion and serial correlation, given θ in the observed cells.
+
+    The dispersion is the sum of squares over (cells - parameters), NaN if that is not positive;
+    the correlation is the mean product of neighbours over the dispersion, 0 without neighbours.
+    """
+    means, variances = family.mean(natural), family.variance(natural)
+    squares, n_cells, products, n_products = clients.sum(
+        residual_products, observed, means, variances
+    )
+    n_degrees = n_cells - n_parameters
+    dispersion = squares / n_degrees if n_degrees > 0 else np.nan
+    correlation = products / n_products / dispersion if n_products and dispersion > 0 else 0.0
+    limit = _SETTINGS.largest_correlation
+    return Residuals(float(dispersion), float(np.clip(correlation, -limit, limit)))
+
+
+def kept_cells(support: Support, margins: Margins, family: Family) -> BoolArray:
+    """Cells of rows and columns that have finite effects.
+
+    For counts, rows and columns of zeros have none; for presences, nor have those of ones.
+    """
+    if family.name == "gaussian":
+        return np.ones(len(support.counts), dtype=bool)
+    is_kept = np.ones(len(support.counts), dtype=bool)
+    sums = [np.array(own) for own in margins]
+    while True:
+        counts = support.margins(support.counts * is_kept)
+        full = [np.inf if family.name == "poisson" else own for own in counts]
+        rows, columns = ((own > 0) & (own < most) for own, most in zip(sums, full, strict=True))
+        kept = is_kept & rows[support.rows] & columns[support.columns]
+        if kept.sum() == is_kept.sum():
+            return is_kept
+        if family.name == "bernoulli":  # a dropped row or column of ones no longer counts
+            ones = _are_ones(support, is_kept & ~kept, rows, columns, sums)
+            sums = [own - less for own, less in zip(sums, support.margins(ones), strict=True)]
+        is_kept = kept
+
+
+def _are_ones(
+    support: Support, dropped: BoolArray, rows: BoolArray, columns: BoolArray, sums: list[Any]
+) -> FloatArray:
+    """Sums of the dropped cells, whose row or column has only zeros or only ones."""
+    by_row = ~rows[support.rows] & (sums[0][support.rows] > 0)
+    by_column = rows[support.rows] & ~columns[support.columns] & (sums[1][support.columns] > 0)
+    return support.counts * (dropped & (by_row | by_column))
+
+
+def solve(
+    clients: SetUp,
+    observed: Observed,
+    family: Family,
+    margins: Margins,
+    start: tuple[FloatArray, FloatArray],
+    *,
+    overdispersion: bool,
+    serial_correlation: bool,
+) -> Estimate:
+    """Solve the estimating equations by Fisher's scoring.
+
+    ``margins`` are sums of the observations, and ``start`` are effects of rows and columns. In each
+    step, clients send the sums ``residual_products`` and ``scores``.
+
+    Raises
+    ------
+    ValueError
+        If rows and columns fall into parts without a common cell.
+    """
+    support = observed.support
+    _check_connected(observed)
+    are_estimated = _with_cells(observed)
+    n_parameters = sum(int(own.sum()) for own in are_estimated) - 1
+    shift = start[1][are_estimated[1]][0]
+    rows, columns = start[0] + shift, start[1] - shift
+    for _ in range(_SETTINGS.max_iter):
+        natural = rows[support.rows] + columns[support.columns]
+        found = pearson_moments(clients, observed, family, natural, n_parameters)
+        if not found.dispersion >= 0:
+            raise ValueError(
+                f"Expected more observed cells than effects, which are {n_parameters}, got "
+                f"{np.count_nonzero(observed.is_kept)}. Leave out rows with one cell."
+            )
+        residuals = Residuals(
+            found.dispersion if overdispersion else 1.0,
+            found.serial_correlation if serial_correlation else 0.0,
+        )
+        weights = _weights(observed, family, natural, residuals.serial_correlation)
+        information = _information(observed, weights)
+        summed = clients.sum(scores, observed, weights)
+        row_scores, column_scores = np.split(summed, [support.shape[0]])
+        by_row = _divided(row_scores, information.rows)
+        right = column_scores - information.rows_columns.T @ by_row
+        change = information.columns_inverse @ right
+        row_change = _divided(row_scores - information.rows_columns @ change, information.rows)
+        largest = max(np.abs(change).max(), np.abs(row_change).max())
+        share = min(1.0, _SETTINGS.largest_step / largest) if largest > 0 else 1.0
+        rows, columns = rows + share * row_change, columns + share * change
+        if np.abs(change).max() <= _SETTINGS.tolerance:
+            break
+    else:
+        warn(
+            f"The estimating equations have not converged after {_SETTINGS.max_iter} steps: the "
+            "last one changed effects of columns by up to "
+            f"{np.abs(change).max():.1g}. Set serial_correlation=False.",
+            ConvergenceWarning,
+        )
+    information = Information(
+        information.rows / residuals.dispersion,
+        information.rows_columns / residuals.dispersion,
+        information.columns_inverse * residuals.dispersion,
+    )
+    return Estimate(*_with_constants(observed, rows, columns, margins), residuals, information)
+
+
+def _with_constants(
+    observed: Observed, rows: FloatArray, columns: FloatArray, margins: Margins
+) -> tuple[FloatArray, FloatArray]:
+    """Effects that are infinite where all observations are 0, or 1; NaN for unobserved columns."""
+    constant = [np.where(sums > 0, np.inf, -np.inf) for sums in margins]
+    with_cells = _with_cells(observed)
+    rows = np.where(with_cells[0], rows, constant[0])
+    columns = np.where(with_cells[1], columns, constant[1])
+    return rows, np.where(observed.support.is_observed[1], columns, np.nan)
+
+
+def _with_cells(observed: Observed) -> tuple[BoolArray, BoolArray]:
+    """Whether rows, and columns, have cells that are kept."""
+    counts = observed.support.margins(observed.support.counts * observed.is_kept)
+    return counts.rows > 0, counts.columns > 0
+
+
+def _check_connected(observed: Observed) -> None:
+    """Raise if effects cannot be compared across all rows and columns."""
+    support, kept = observed.support, observed.is_kept
+    n_rows, n_columns = support.shape
+    ends = support.rows[kept], n_rows + support.columns[kept]
+    size = n_rows + n_columns
+    graph = csr_array((np.ones(len(ends[0])), ends), shape=(size, size))
+    _, parts = connected_components(graph, directed=False)
+    n_parts = len(np.unique(parts[ends[0]]))
+    if n_parts != 1:
+        raise ValueError(
+            "Expected rows and columns that are connected by observed cells, other than rows of "
+            f"zeros, got {n_parts} parts without a common row or column. Give totals of one part."
+        )
+
+
+def _weights(
+    observed: Observed, family: Family, natural: FloatArray, serial_correlation: float
+) -> Weights:
+    support = observed.support
+    roots = np.sqrt(support.counts * family.variance(natural)) * observed.is_kept
+    # Correlation of a cell and the next one, ρ to the power of the columns between them.
+    neighbours = np.zeros(len(roots))
+    gaps = np.diff(support.columns)
+    in_row = (np.diff(support.rows) == 0) & observed.is_kept[1:] & observed.is_kept[:-1]
+    neighbours[:-1][in_row] = serial_correlation ** gaps[in_row]
+    squares = neighbours**2
+    diagonal = 1 + squares / (1 - squares)
+    diagonal[1:] += (squares / (1 - squares))[:-1]
+    return Weights(family.mean(natural), roots, diagonal, -neighbours / (1 - squares))
+
+
+def _information(observed: Observed, weights: Weights) -> Information:
+    """Fisher information times φ."""
+    support, roots = observed.support, weights.roots
+    n_rows, n_columns = support.shape
+    sums = roots * weights.times(roots)
+    rows = support.margins(sums).rows
+    rows_columns = csr_array((sums, (support.rows, support.columns)), shape=support.shape)
+    beside = roots[:-1] * weights.off_diagonal[:-1] * roots[1:]
+    pairs = support.columns[:-1], support.columns[1:]
+    columns = np.diag(support.margins(roots**2 * weights.diagonal).columns)
+    np.add.at(columns, pairs, beside)
+    np.add.at(columns, pairs[::-1], beside)
+    inverse = _divided(np.ones(n_rows), rows)
+    columns -= (rows_columns.T @ (rows_columns * inverse[:, None])).toarray()
+    estimated = np.flatnonzero(_with_cells(observed)[1])[1:]  # the first is 0
+    columns_inverse = np.zeros((n_columns, n_columns))
+    block = np.ix_(estimated, estimated)
+    columns_inverse[block] = solve_equations(columns[block], np.eye(len(estimated)), assume_a="pos")
+    return Information(rows, rows_columns, columns_inverse)
+
+
+def _divided(values: FloatArray, divisors: FloatArray) -> FloatArray:
+    """Quotients, 0 where the divisor is not positive."""
+    return np.divide(values, divisors, out=np.zeros(len(values)), where=divisors > 0)

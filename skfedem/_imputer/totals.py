@@ -1,0 +1,361 @@
+"""Totals of a fitted matrix by column, with the covariances of the estimating equations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from .._data.cells import CellData
+from .._data.frame_labels import label_text
+from .._data.labels import group_rows
+from .._data.long_tables import as_table
+from .._data.matrices import checked_index
+from .._federation import SetUp
+from .._messages import error_context, plural, warn
+from .._parallel import Workers
+from .._parameters import check_number
+from .._typing import BoolArray, FloatArray, IntArray
+from ..clients.local import LocalClients
+from ..models.matrix.families import Family
+from ..models.matrix.main_effects import Support
+from ..models.matrix.start import cell_federation
+from .estimating_equations import Estimate, Observed, observed_cells, observed_sums, solve
+from .trend import Trend, index_of, limits, overall_trend, standard_errors
+
+# Share of a total that warns if it hangs on a single row or cell.
+_LARGE_SHARE = 0.05
+# A row with fewer observed cells says little about itself.
+_FEW_CELLS = 3
+# A mean this many times as large as those of all observed cells of its row is extrapolated.
+_EXTRAPOLATION = 4
+# Number of cells that are computed at once.
+_BLOCK = 2**20
+_DAYS_OF_A_YEAR = 365.25
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over rows for each column, with standard errors; the result of ``totals``.
+
+    Attributes
+    ----------
+    columns : ndarray of shape (n_columns,), or Index
+        Labels of the columns, or their positions.
+    imputed, model : ndarray of shape (n_columns,)
+        Observed cells plus the means of the others; and the means of all cells.
+    imputed_covariance, model_covariance : ndarray of shape (n_columns, n_columns)
+        Covariances of the errors.
+    dispersion, serial_correlation : float
+        Of the Pearson residuals; 1 and 0 if the errors ignore them.
+    row_shares : ndarray of shape (n_rows,)
+        Share of each row in the sum of the means of all cells; 0 for rows that are left out.
+    interval : float
+        Coverage of the confidence limits.
+    is_positive : bool
+        Whether totals are those of counts or presences.
+    """
+
+    columns: Any
+    imputed: FloatArray
+    model: FloatArray
+    imputed_covariance: FloatArray
+    model_covariance: FloatArray
+    dispersion: float
+    serial_correlation: float
+    row_shares: FloatArray
+    interval: float
+    is_positive: bool
+
+    @property
+    def table(self) -> Any:
+        """Totals, standard errors and confidence limits, as a DataFrame (or a dict without pandas).
+
+        Limits of counts are those of log-normal distributions.
+        """
+        named: dict[str, Any] = {"column": self.columns}
+        for name, values, covariance in (
+            ("imputed", self.imputed, self.imputed_covariance),
+            ("model", self.model, self.model_covariance),
+        ):
+            errors = standard_errors(covariance)
+            low, high = limits(values, errors, self.interval, positive=self.is_positive)
+            parts = {"": values, "_error": errors, "_low": low, "_high": high}
+            named |= {f"{name}{part}": numbers for part, numbers in parts.items()}
+        return as_table(named)
+
+    def index(self, base: int = 0) -> Any:
+        """Totals divided by the total of a base column, with standard errors and limits.
+
+        Parameters
+        ----------
+        base : int, default=0
+            Position of the column whose index is 1.
+
+        Returns
+        -------
+        table : DataFrame, or dict of arrays where pandas is not installed
+        """
+        check_number("base", base, low=-len(self.columns), high=len(self.columns) - 1)
+        self._check_positive("an index")
+        named: dict[str, Any] = {"column": self.columns}
+        for name, values, covariance in (
+            ("imputed", self.imputed, self.imputed_covariance),
+            ("model", self.model, self.model_covariance),
+        ):
+            ratios, errors = index_of(values, covariance, int(base))
+            low, high = limits(ratios, errors, self.interval, positive=True)
+            parts = {"": ratios, "_error": errors, "_low": low, "_high": high}
+            named |= {f"{name}{part}": numbers for part, numbers in parts.items()}
+        return as_table(named)
+
+    def trend(self, kind: str = "imputed") -> Trend:
+        """Overall slope of the log totals over time, with its error and TRIM's words.
+
+        Parameters
+        ----------
+        kind : {"imputed", "model"}, default="imputed"
+            Totals to use. TRIM's manual recommends the imputed ones.
+
+        Returns
+        -------
+        trend : Trend
+            Per year if the columns are dates or periods, otherwise per unit of their numbers, or
+            per column. The words are meant for years.
+        """
+        self._check_positive("a trend")
+        values = self.imputed if kind == "imputed" else self.model
+        covariance = self.imputed_covariance if kind == "imputed" else self.model_covariance
+        return overall_trend(values, covariance, times_of(self.columns), self.interval)
+
+    def _check_positive(self, what: str) -> None:
+        if not (self.is_positive and (self.imputed > 0).all() and (self.model > 0).all()):
+            raise ValueError(
+                f"Expected positive totals of counts or presences for {what}, got others. Choose "
+                "columns with observations."
+            )
+
+
+def times_of(labels: Any) -> FloatArray:
+    """Times of columns: in years for dates and periods, numbers as they are, else positions."""
+    if hasattr(labels, "to_timestamp"):
+        labels = labels.to_timestamp()
+    array = np.asarray(labels)
+    if array.dtype.kind == "M":
+        days = array.astype("datetime64[D]").astype(np.float64)
+        return days / _DAYS_OF_A_YEAR
+    if array.dtype.kind in "iuf" and (np.diff(array) > 0).all():
+        return array.astype(np.float64)
+    return np.arange(len(array), dtype=np.float64)
+
+
+class _Sums(NamedTuple):
+    """Sums over the rows of a group, for each column or pair of columns.
+
+    Attributes
+    ----------
+    model, missing : ndarray of shape (n_columns,)
+        Means of all cells, and of those that were not observed.
+    model_covariance : ndarray of shape (n_columns, n_columns)
+        Covariance of the first, from the errors of the effects.
+    imputed_covariance : ndarray of shape (n_columns, n_columns)
+        Covariance of the observed cells plus the means of the others.
+    rows : ndarray of shape (n_rows,)
+        Means summed over the columns of the result, for each row of the group.
+    largest, largest_rows : ndarray of shape (n_columns,)
+        Largest mean of a missing cell that hangs on a few cells or is extrapolated, and its row.
+    """
+
+    model: FloatArray
+    missing: FloatArray
+    model_covariance: FloatArray
+    imputed_covariance: FloatArray
+    rows: FloatArray
+    largest: FloatArray
+    largest_rows: IntArray
+
+
+def estimated_totals(
+    data: CellData,
+    family: Family,
+    start: tuple[FloatArray, FloatArray],
+    groups: IntArray,
+    columns: IntArray,
+    labels: tuple[Any, Any],
+    interval: float,
+    *,
+    overdispersion: bool,
+    serial_correlation: bool,
+) -> list[Totals]:
+    """Solve the estimating equations for all cells, and sum over the rows of each group."""
+    with Workers(None) as workers:
+        clients = LocalClients(cell_federation(data, "n_samples"), workers)
+        observed, margins = observed_cells(clients, data.shape, family)
+        estimate = solve(
+            clients,
+            observed,
+            family,
+            margins,
+            start,
+            overdispersion=overdispersion,
+            serial_correlation=serial_correlation,
+        )
+        return totals_of_groups(
+            clients, observed, family, estimate, data.origin, groups, columns, labels, interval
+        )
+
+
+def numbers_of_groups(
+    groups: ArrayLike | None, rows: ArrayLike | None, n_rows: int
+) -> tuple[list[Any], IntArray]:
+    """Labels of groups, and the number of each row's group; -1 for rows that are not selected."""
+    labels: NDArray[Any] = np.zeros(1)
+    numbers = np.zeros(n_rows, dtype=np.intp)
+    if groups is not None:
+        with error_context("groups"):
+            labels, order, offsets = group_rows(groups, n_rows)
+        numbers[slice(None) if order is None else order] = np.repeat(
+            np.arange(len(labels)), np.diff(offsets)
+        )
+    selected = np.zeros(n_rows, dtype=bool)
+    selected[checked_index("rows", rows, n_rows)] = True
+    return labels.tolist(), np.where(selected, numbers, -1)
+
+
+def totals_of_groups(
+    clients: SetUp,
+    observed: Observed,
+    family: Family,
+    estimate: Estimate,
+    origin: float,
+    groups: IntArray,
+    columns: IntArray,
+    labels: tuple[Any, Any],
+    interval: float,
+) -> list[Totals]:
+    """Totals of each group of rows, for some columns.
+
+    Rows in group -1, or without observed cells, are left out. ``labels`` are those of rows and of
+    these columns, or None.
+    """
+    groups = np.where(observed.support.is_observed[0], groups, -1)
+    n_groups = int(groups.max()) + 1
+    counted = clients.sum(observed_sums, observed, groups, n_groups)
+    results = []
+    for group, in_observed in enumerate(counted):
+        sums = _sums(observed, family, estimate, groups == group, columns)
+        offset = origin * np.count_nonzero(groups == group)
+        imputed = in_observed + sums.missing + offset
+        shares = np.divide(sums.largest, imputed, out=np.zeros(len(imputed)), where=imputed > 0)
+        _warn_of_shares(observed.support, shares, sums.largest_rows, columns, labels)
+        block, total = np.ix_(columns, columns), sums.rows.sum()
+        results.append(
+            Totals(
+                columns if labels[1] is None else labels[1],
+                imputed[columns],
+                (sums.model + offset)[columns],
+                sums.imputed_covariance[block],
+                sums.model_covariance[block],
+                *estimate.residuals,
+                sums.rows / total if total > 0 else sums.rows,
+                interval,
+                is_positive=family.name != "gaussian",
+            )
+        )
+    return results
+
+
+def _sums(
+    observed: Observed, family: Family, estimate: Estimate, in_group: BoolArray, columns: IntArray
+) -> _Sums:
+    support, information = observed.support, estimate.information
+    n_rows, n_columns = support.shape
+    is_known = ~np.isnan(estimate.columns)
+    column_effects = np.where(is_known, estimate.columns, 0.0)
+    model, missing, noise = np.zeros(n_columns), np.zeros(n_columns), np.zeros(2 * (n_columns,))
+    # Of all cells, and of the observed ones.
+    within, across = np.zeros((2, n_columns, n_columns)), np.zeros((2, n_columns, n_columns))
+    row_sums = np.zeros(n_rows)
+    largest, largest_rows = np.zeros(n_columns), np.zeros(n_columns, dtype=np.intp)
+    members = np.flatnonzero(in_group)
+    for rows in np.array_split(members, 1 + len(members) * n_columns // _BLOCK):
+        natural = _natural(estimate.rows[rows], column_effects)
+        means, variances = family.mean(natural), family.variance(natural)
+        counts = _counts(support, rows)
+        is_seen = counts > 0
+        model += means.sum(axis=0)
+        missing += np.where(is_seen, 0.0, means).sum(axis=0)
+        roots = np.sqrt(np.divide(variances, counts, out=np.zeros_like(means), where=is_seen))
+        noise += roots.T @ roots
+        inverse = _inverse(information.rows[rows])
+        beside = information.rows_columns[rows].toarray() * inverse
+        for kind, slopes in enumerate((variances, variances * is_seen)):
+            within[kind] += slopes.T @ (slopes * inverse)
+            across[kind] += np.diag(slopes.sum(axis=0)) - slopes.T @ beside
+        row_sums[rows] = means[:, columns].sum(axis=1)
+        hanging = np.where(_hangs(means, is_seen), means, 0.0)
+        best = hanging.argmax(axis=0)
+        top = hanging[best, np.arange(n_columns)]
+        largest_rows = np.where(top > largest, rows[best], largest_rows)
+        largest = np.maximum(top, largest)
+    of_effects = [
+        own + both @ information.columns_inverse @ both.T
+        for own, both in zip(within, across, strict=True)
+    ]
+    lags = np.abs(np.subtract.outer(np.arange(n_columns), np.arange(n_columns)))
+    dispersion, correlation = estimate.residuals
+    noise *= dispersion * correlation**lags
+    model[~is_known] = missing[~is_known] = np.nan
+    imputed_covariance = noise + of_effects[0] - of_effects[1]
+    return _Sums(model, missing, of_effects[0], imputed_covariance, row_sums, largest, largest_rows)
+
+
+def _natural(rows: FloatArray, columns: FloatArray) -> FloatArray:
+    """η of some rows; infinite effects of rows outweigh those of columns."""
+    return rows[:, None] + np.where(np.isinf(rows)[:, None], 0.0, columns)
+
+
+def _counts(support: Support, rows: IntArray) -> FloatArray:
+    """Numbers of observations of the cells of some rows."""
+    shape = support.shape
+    matrix = csr_array((support.counts, support.columns, support.row_starts), shape=shape)
+    return matrix[rows].toarray()
+
+
+def _inverse(information: FloatArray) -> FloatArray:
+    positive = information > 0
+    return np.divide(1, information, out=np.zeros(len(information)), where=positive)[:, None]
+
+
+def _hangs(means: FloatArray, is_seen: BoolArray) -> BoolArray:
+    """Missing cells of rows with few observed cells, or far above all observed ones of the row."""
+    most = np.where(is_seen, means, 0.0).max(axis=1, keepdims=True)
+    is_few = is_seen.sum(axis=1, keepdims=True) < _FEW_CELLS
+    return ~is_seen & (is_few | (means > _EXTRAPOLATION * most))
+
+
+def _warn_of_shares(
+    support: Support,
+    shares: FloatArray,
+    rows: IntArray,
+    columns: IntArray,
+    labels: tuple[Any, Any],
+) -> None:
+    """Warn if a total hangs on a single missing cell about which little is known."""
+    shares, rows = shares[columns], rows[columns]
+    if not len(shares) or shares.max() <= _LARGE_SHARE:
+        return
+    k = int(shares.argmax())
+    row, n_cells = int(rows[k]), int(np.count_nonzero(support.rows == rows[k]))
+    row_text = f"{row}" if labels[0] is None else label_text(labels[0][row])
+    column_text = f"{columns[k]}" if labels[1] is None else label_text(labels[1][k])
+    warn(
+        f"{np.count_nonzero(shares > _LARGE_SHARE)} of {len(shares)} totals hang on one missing "
+        f"cell by more than {_LARGE_SHARE:.0%}: the mean of row {row_text} in column {column_text} "
+        f"is {shares[k]:.0%} of the total, extrapolated from {plural(n_cells, 'observed cell')}. "
+        "Leave such rows out with rows=.",
+        UserWarning,
+    )

@@ -1,0 +1,276 @@
+"""Totals with standard errors, against TRIM's and against dense matrices."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+
+from skfedem import FederatedMatrixImputer
+from skfedem.datasets import read_counts
+
+DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+NAN = np.nan
+EFFECTS = dict(rank=0, family="poisson", effects_penalty=0, random_state=0)
+RUNS = {"1a": (False, False), "1b": (True, False), "1c": (True, True)}
+COLUMNS = {
+    "index_model": "model",
+    "index_model_se": "model_error",
+    "index_imputed": "imputed",
+    "index_imputed_se": "imputed_error",
+}
+
+
+@pytest.fixture(scope="module", params=["pooled", "5 clients"])
+def skylarks(request):
+    if not (DATA / "skylark_trim.csv").exists():
+        pytest.skip("the counts of skylarks are not here")
+    names = ["site", "time", "count", "habitat", "covariate"]
+    table = pd.read_csv(DATA / "skylark.dat", sep=r"\s+", header=None, names=names)
+    table = table.replace({"count": {999: NAN}}).assign(client=table["site"] % 5)
+    observer, noise = None, {}
+    if request.param == "5 clients":
+        observer, noise = "client", dict(omega=1.0, participation=0.75)
+    counts = read_counts(table, site="site", time="time", count="count", observer=observer)
+    shape = (counts.sites, counts.times)
+    return FederatedMatrixImputer(**EFFECTS, **noise).fit(counts.clients, shape=shape), counts
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_skylarks_are_those_of_trim(skylarks, run):
+    imputer, counts = skylarks
+    overdispersion, serial_correlation = RUNS[run]
+    totals = imputer.totals(
+        counts.clients, overdispersion=overdispersion, serial_correlation=serial_correlation
+    )
+    expected = pd.read_csv(DATA / "skylark_trim.csv").query("run == @run")
+    table, index, trend = totals.table, totals.index(), totals.trend()
+    for theirs, ours in COLUMNS.items():
+        # Printed with four digits.
+        assert_allclose(index[ours], expected[theirs], atol=6e-5)
+        total = theirs.replace("index", "total")
+        assert_allclose(table[ours], expected[total], atol=0.51)
+    if overdispersion:
+        assert_allclose(totals.dispersion, expected["overdispersion"].iloc[0], atol=6e-4)
+    if serial_correlation:
+        assert_allclose(
+            totals.serial_correlation, expected["serial_correlation"].iloc[0], atol=6e-4
+        )
+    for ours, theirs in (
+        (trend.slope, "slope_additive"),
+        (trend.slope_error, "slope_additive_se"),
+        (trend.multiplicative, "slope_multiplicative"),
+        (trend.multiplicative_error, "slope_multiplicative_se"),
+    ):
+        assert_allclose(ours, expected[theirs].iloc[0], atol=6e-5)
+    assert trend.meaning == "moderate increase"
+
+
+def simulated(seed=0, n_rows=15, n_columns=7, family="poisson"):
+    generator = np.random.default_rng(seed)
+    natural = 1.5 * (family != "bernoulli") + 0.5 * generator.normal(size=(n_rows, 1))
+    natural = natural + 0.4 * generator.normal(size=n_columns)
+    values = {
+        "poisson": lambda: generator.poisson(np.exp(natural)),
+        "gaussian": lambda: 1e3 + generator.normal(natural),
+        "bernoulli": lambda: generator.random(natural.shape) < 1 / (1 + np.exp(-natural)),
+    }[family]().astype(float)
+    values[generator.random(values.shape) < 0.3] = NAN
+    return values
+
+
+MEANS = {"poisson": np.exp, "gaussian": lambda x: x, "bernoulli": lambda x: 1 / (1 + np.exp(-x))}
+VARIANCES = {
+    "poisson": lambda mean: mean,
+    "gaussian": np.ones_like,
+    "bernoulli": lambda mean: mean * (1 - mean),
+}
+
+
+def solved_densely(values, counts, family):
+    """Totals with dense matrices: each row's V is inverted, sums are formed cell by cell.
+
+    ``values`` are means of ``counts`` observations.
+    """
+    (n_rows, n_columns), seen = values.shape, counts > 0
+    effects = np.zeros(n_rows + n_columns - 1)
+    design = np.zeros((n_rows, n_columns, len(effects)))
+    for j in range(n_rows):
+        design[j, :, j] = 1
+        design[j, 1:, n_rows:] = np.eye(n_columns - 1)
+    lags = np.abs(np.subtract.outer(np.arange(n_columns), np.arange(n_columns)))
+    effects[:n_rows] = {"gaussian": 1e3}.get(family, 0.0)
+    for _ in range(100):
+        mean = MEANS[family](design @ effects)
+        variance = VARIANCES[family](mean)
+        pearson = np.where(seen, np.sqrt(counts / variance) * (values - mean), 0)
+        dispersion = (pearson**2).sum() / (seen.sum() - len(effects))
+        pairs = seen[:, 1:] & seen[:, :-1]
+        correlation = (pearson[:, 1:] * pearson[:, :-1])[pairs].mean() / dispersion
+        score, information = np.zeros(len(effects)), np.zeros((len(effects),) * 2)
+        noise = np.zeros((n_rows, n_columns, n_columns))
+        for j in range(n_rows):
+            own = np.flatnonzero(seen[j])
+            root = np.sqrt(variance[j, own] / counts[j, own])
+            covariance = dispersion * np.outer(root, root) * correlation ** lags[np.ix_(own, own)]
+            noise[j][np.ix_(own, own)] = covariance
+            slopes = variance[j, own, None] * design[j, own]
+            weighted = slopes.T @ np.linalg.inv(covariance)
+            score += weighted @ (values[j, own] - mean[j, own])
+            information += weighted @ slopes
+        effects += np.linalg.solve(information, score)
+    errors = np.linalg.inv(information)
+    slopes = variance[..., None] * design
+    of_all, of_seen = slopes.sum(axis=0), (slopes * seen[..., None]).sum(axis=0)
+    return {
+        "model": mean.sum(axis=0),
+        "imputed": np.where(seen, values, mean).sum(axis=0),
+        "model_covariance": of_all @ errors @ of_all.T,
+        "imputed_covariance": noise.sum(axis=0)
+        + of_all @ errors @ of_all.T
+        - of_seen @ errors @ of_seen.T,
+        "dispersion": dispersion,
+        "serial_correlation": correlation,
+    }
+
+
+def assert_same(totals, expected):
+    for name, value in expected.items():
+        assert_allclose(getattr(totals, name), value, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", MEANS)
+def test_totals_are_those_of_dense_matrices(family):
+    # Some cells are observed twice, by two observers.
+    both = np.stack([simulated(seed, family=family) for seed in (4, 5)])
+    both[1, :8] = NAN
+    counts = (~np.isnan(both)).sum(axis=0)
+    values = np.nansum(both, axis=0) / np.maximum(counts, 1)
+    imputer = FederatedMatrixImputer(**{**EFFECTS, "family": family}).fit([both])
+    expected = solved_densely(values, counts, family)
+    # One client that has both observers' means of cells.
+    assert_same(imputer.totals([both]), expected)
+
+
+@pytest.mark.parametrize("rows", ["shared", "disjoint"])
+def test_totals_do_not_depend_on_how_rows_are_divided(rows):
+    values = simulated()
+    alone = FederatedMatrixImputer(**EFFECTS).fit(values).totals(values)
+    clients = [values[:4], values[4:9], values[9:]]
+    if rows == "shared":
+        owners = np.repeat([0, 1, 2], [4, 5, 6])[:, None]
+        clients = [np.where(owners == k, values, NAN) for k in range(3)]
+    imputer = FederatedMatrixImputer(**EFFECTS, rows=rows).fit(clients)
+    divided = imputer.totals(clients)
+    expected = solved_densely(np.nan_to_num(values), ~np.isnan(values), "poisson")
+    assert_same(alone, expected)
+    assert_same(divided, expected)
+    labels = np.repeat(["a", "b", "c"], [4, 5, 6])
+    labelled = FederatedMatrixImputer(**EFFECTS).fit(values, clients=labels)
+    assert_same(labelled.totals(values, clients=labels), expected)
+
+
+def test_groups_of_rows_sum_to_all():
+    values = simulated()
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
+    habitat = np.where(np.arange(15) % 3 == 0, "heath", "dunes")
+    groups = imputer.totals(values, groups=habitat)
+    whole = imputer.totals(values)
+    assert list(groups) == ["dunes", "heath"]
+    assert_allclose(groups["dunes"].imputed + groups["heath"].imputed, whole.imputed)
+    (heath,) = np.nonzero(habitat == "heath")
+    some = imputer.totals(values, rows=heath, columns=[2, -1])
+    assert_allclose(some.imputed, groups["heath"].imputed[[2, -1]])
+    assert_allclose(
+        some.imputed_covariance, groups["heath"].imputed_covariance[[2, -1]][:, [2, -1]]
+    )
+    assert some.table["column"].tolist() == [2, 6]
+    assert_allclose(groups["heath"].row_shares.sum(), 1)
+    assert_allclose(groups["heath"].row_shares[habitat == "dunes"], 0)
+
+
+def test_rows_and_columns_of_zeros_add_nothing():
+    values = simulated()
+    expected = FederatedMatrixImputer(**EFFECTS).fit(values).totals(values)
+    empty = np.full((2, 7), NAN)
+    empty[0, 3] = 0.0  # once without birds; the other site was never visited
+    padded = np.concatenate([values, empty])
+    totals = FederatedMatrixImputer(**EFFECTS).fit(padded).totals(padded)
+    assert_allclose(totals.imputed, expected.imputed)
+    assert_allclose(totals.imputed_covariance, expected.imputed_covariance)
+    assert totals.dispersion == pytest.approx(expected.dispersion)
+    padded = np.concatenate([values, np.full((15, 1), 0.0)], axis=1)
+    totals = FederatedMatrixImputer(**EFFECTS).fit(padded).totals(padded)
+    assert_allclose(totals.imputed, [*expected.imputed, 0])
+    assert_allclose(totals.imputed_covariance[:-1, :-1], expected.imputed_covariance)
+
+
+def test_presences_everywhere_are_counted():
+    values = simulated(4, family="bernoulli")
+    settings = {**EFFECTS, "family": "bernoulli"}
+    expected = FederatedMatrixImputer(**settings).fit(values).totals(values)
+    padded = np.concatenate([values, [[1, 1, 1, 1, NAN, NAN, 1]], [[0, NAN, 0, 0, 0, 0, 0]]])
+    totals = FederatedMatrixImputer(**settings).fit(padded).totals(padded)
+    assert_allclose(totals.imputed, expected.imputed + 1)
+    assert_allclose(totals.imputed_covariance, expected.imputed_covariance)
+
+
+def test_a_column_without_observations_is_nan():
+    values = simulated(n_rows=40)
+    values[:, 5] = NAN
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
+    totals = imputer.totals(values)
+    assert np.flatnonzero(np.isnan(totals.imputed)).tolist() == [5]
+    with pytest.raises(ValueError, match="positive totals .* Choose columns"):
+        totals.trend()
+    known = imputer.totals(values, columns=[0, 1, 2, 4])
+    assert np.isfinite(known.trend().slope_error)
+
+
+def test_tables_have_names_and_limits():
+    frame = pd.DataFrame(simulated(), columns=pd.period_range("2000", periods=7, freq="Y"))
+    totals = FederatedMatrixImputer(**EFFECTS).fit(frame).totals(frame, interval=0.8)
+    table = totals.table
+    assert table["column"].astype(str).tolist() == [str(year) for year in range(2000, 2007)]
+    assert (
+        (table["imputed_low"] < table["imputed"]) & (table["imputed"] < table["imputed_high"])
+    ).all()
+    index = totals.index(base=-1)
+    assert index["imputed"].iloc[-1] == 1
+    assert index["imputed_error"].iloc[-1] == pytest.approx(0, abs=1e-9)
+    assert totals.trend("model").multiplicative != totals.trend().multiplicative
+
+
+def test_totals_that_hang_on_a_single_cell_warn():
+    values = simulated()
+    values[0] = NAN
+    values[0, 0] = 40
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
+    with pytest.warns(UserWarning, match="6 of 7 .* of row 0 .* from 1 observed cell"):
+        totals = imputer.totals(values)
+    assert totals.row_shares.argmax() == 0
+    imputer.totals(values, rows=range(1, 15))  # does not warn
+
+
+def test_what_has_no_totals():
+    values = simulated()
+    low_rank = FederatedMatrixImputer(rank=1, family="poisson").fit(values)
+    with pytest.raises(ValueError, match="without low-rank part, got effects='both' and 1 factor"):
+        low_rank.totals(values)
+    columns = FederatedMatrixImputer(**{**EFFECTS, "effects": "columns"}).fit(values)
+    with pytest.raises(ValueError, match="Fit with rank=0"):
+        columns.totals(values)
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
+    with pytest.raises(ValueError, match=r"data of the fit, a matrix of shape \(15, 7\)"):
+        imputer.totals(values[1:])
+    with pytest.raises(ValueError, match="interval .* < 1"):
+        imputer.totals(values, interval=95)
+    parts = np.full((6, 4), NAN)
+    parts[:3, :2], parts[3:, 2:] = 5, 7
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(parts)
+    with pytest.raises(ValueError, match="got 2 parts without a common"):
+        imputer.totals(parts)
+    with pytest.raises(ValueError, match="more observed cells than effects"):
+        FederatedMatrixImputer(**EFFECTS).fit(values[:1]).totals(values[:1])
