@@ -12,6 +12,7 @@ from ._estimators.fit import fit
 from ._mixed_effects.design import design_of
 from ._mixed_effects.fit import PopulationFit, federation_of
 from ._mixed_effects.fitted import FittedMixedEffects
+from ._mixed_effects.memory import design_again
 from ._mixed_effects.records import read_clients
 from ._mixed_effects.settings import checked_settings
 from ._typing import (
@@ -153,6 +154,10 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results, up to rounding also on other machines. Reordering the
         clients has the same effect as changing the seed.
+    warm_start : bool, default=False
+        Whether to start at the estimates of the last fit instead of ``start``. With chains, sites
+        and subjects whose labels are known go on with their control variates and chains, also
+        subjects at another site. Rounds are counted anew.
     n_jobs : int, default=None
         Number of threads that simulate the clients, as in joblib; short rounds use one. The result
         does not depend on it.
@@ -273,6 +278,7 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         tol: float = 1e-5,
         eval_every: int | Literal["auto"] | None = "auto",
         random_state: Seed = None,
+        warm_start: bool = False,
         n_jobs: int | None = None,
         checkpoint: FilePath | None = None,
         checkpoint_every: int = 100,
@@ -311,6 +317,7 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         self.tol = tol
         self.eval_every = eval_every
         self.random_state = random_state
+        self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
@@ -371,6 +378,10 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         """
         design = design_of(self)
         settings = checked_settings(self, design)
+        memory = getattr(self, "_memory", None) if self.warm_start else None
+        if memory is not None:
+            design = design_again(design, self._design)
         data = read_clients(X, clients, design)
-        steps = PopulationFit(settings, design, data, federation_of(data, self.client_weights))
+        federation = federation_of(data, self.client_weights)
+        steps = PopulationFit(settings, design, data, federation, memory)
         return fit(self, steps, X, y, resume_from=resume_from)

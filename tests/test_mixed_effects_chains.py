@@ -140,6 +140,48 @@ def test_what_is_sent_once_is_counted(table):
         assert fit.history_["downlink_bits"][0] == 64 * 4 * (3 + q)
 
 
+# ---- warm starts
+
+
+@pytest.mark.filterwarnings("ignore:.*fewer than 3 subjects")
+def test_chains_follow_their_subjects_to_other_sites(table):
+    sites = by_dose(table)
+    rough = {"omega": 1.0, "participation": 0.5, "n_exploratory": 20, "n_smoothing": 10}
+    first = quiet_fit(oral(**rough, warm_start=True), table, clients=sites)
+    before = first._memory
+    # Subject 3 is new, 5 has moved, and site 0 is now called 7.
+    others = table.assign(id=table["id"].replace({3: 33}))
+    moved = np.where(others["id"] == 5, 1, np.where(sites == 0, 7, sites))
+    fit = first.set_params(max_iter=0)
+    quiet_fit(fit, others, clients=moved)
+    after = fit._memory
+    for key, place in zip(after.keys.tolist(), range(12), strict=True):
+        for one, other in zip(after.chains, before.chains, strict=True):
+            if key == 33:
+                assert not (one[place] == other).all(axis=(1, 2)).any()
+            else:
+                assert_array_equal(one[place], other[before.keys == key][0])
+    for label, own in zip(after.ids.tolist(), after.controls, strict=True):
+        if label == 7:
+            assert_array_equal(own, 0)
+        else:
+            assert_array_equal(own, before.controls[before.ids == label][0])
+    assert_allclose(after.theta.covariance, before.theta.covariance, rtol=1e-12)
+
+
+@pytest.mark.parametrize("e_step", ["mcmc", "quadrature"])
+def test_a_warm_start_begins_at_the_estimates(e_step, table):
+    fit = quiet_fit(oral(e_step=e_step, warm_start=True, max_iter=20), table)
+    ended = {name: column[-1] for name, column in fit.history_.items() if name in START}
+    again = quiet_fit(fit.set_params(max_iter=1, start={"ka": 3.0, "V": 9.0, "CL": 1.0}), table)
+    for name, value in ended.items():
+        assert_allclose(again.history_[name][0], value, rtol=1e-14)
+    fresh = quiet_fit(fit.set_params(warm_start=False), table)
+    assert fresh.history_["V"][0] == pytest.approx(9.0)
+    with pytest.raises(ValueError, match="of the last fit with warm_start=True, got others"):
+        fit.set_params(warm_start=True, covariance_type="full").fit(table)
+
+
 # ---- more parameters than quadrature can have
 
 

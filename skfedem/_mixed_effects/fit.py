@@ -15,6 +15,7 @@ from ..models.mixed_effects.subjects import pack
 from ..solvers._state import RunState
 from ..solvers.base import Clients, Problem, Solver
 from .design import Design
+from .memory import Memory, memory_of, start_again
 from .outcome import fitted_after, so_far_fitted, warn_of_fit, warn_of_small_sites
 from .records import ClientRecords
 from .report import sums_of_sites
@@ -29,6 +30,7 @@ class PopulationFit(NamedTuple):
     design: Design
     data: ClientRecords
     federation: Federation
+    memory: Memory | None = None
     rows: str = "subjects"
     n_starts: int = 1
 
@@ -49,8 +51,10 @@ class PopulationFit(NamedTuple):
         return with_constants(self.design, model, clients)
 
     def start(self, problem: Problem, clients: Clients) -> Start:
-        """Start at the values of the user."""
+        """Start at the values of the user, or at the estimates of the last fit."""
         model: Any = problem.model  # a MixedEffectsModel
+        if self.memory is not None:
+            return start_again(self.memory, problem, clients, self.ids, self.data.keys)
         return start_of(self.design, model, clients, self.ids)
 
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
@@ -64,7 +68,9 @@ class PopulationFit(NamedTuple):
         sums = sums_of_sites(model, clients, natural, problem.task.seed)
         drift = np.sqrt((controls**2).sum(axis=1)) if controls.size else np.zeros(len(self.ids))
         fitted = fitted_after(self.settings, self.design, self.data, problem, state, sums, drift)
-        return {**fitted, "_n_nodes": self.settings.n_nodes}
+        assert state.clients is not None  # the run has ended
+        memory = memory_of(fitted["_theta"], self.ids, self.data.keys, state.clients)
+        return {**fitted, "_n_nodes": self.settings.n_nodes, "_memory": memory}
 
     def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:
         """Give the warnings that apply to this fit."""

@@ -6,7 +6,7 @@ from math import ceil
 from numbers import Integral
 from typing import Any
 
-from .._parameters import check_choice, check_number, is_auto, read_parameters
+from .._parameters import check_choice, check_number, check_switch, is_auto, read_parameters
 from ..solvers._from_parameters import check_federated_parameters
 from ..solvers._resume import check_checkpoint_parameters
 from ..solvers.base import Solver
@@ -32,6 +32,7 @@ def checked_settings(estimator: Any, design: Design) -> Any:
     check_choice("aggregate", estimator.aggregate, ("statistics", "parameters"))
     if estimator.aggregate == "parameters":
         _check_averaging(estimator)
+    check_switch("warm_start", estimator.warm_start)
     hint = "With 7, the likelihood is more accurate than with 5."
     check_number("n_nodes", estimator.n_nodes, kind=Integral, low=1, hint=hint)
     settings = read_parameters(estimator)
