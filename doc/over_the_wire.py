@@ -8,25 +8,33 @@ change; the tests run it.
 """
 
 import os
+from functools import reduce
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
-from skfedem._federation import ClientRows, ClientSizes, Federation
+from skfedem._federation import ClientRows, ClientSizes
 from skfedem._history import FLOAT_BITS
 from skfedem._parallel import single_threaded_libraries
 from skfedem._serialization import from_bytes, to_bytes
 from skfedem.clients.group import client_half, decoded, encoded
+from skfedem.clients.local import SetUpMessage
 from skfedem.clients.sums import (
     ROWS_OF_A_MEAN,
     aggregate,
     mean_of_terms,
     mean_term,
     segments_of_all,
+    shards_of,
+    sum_in_order,
     weighted_total,
 )
-from skfedem.models.mixture import assignment, messages
+from skfedem.models.matrix import messages as matrix
+from skfedem.models.mixture import assignment
+from skfedem.models.mixture import messages as mixture
+from skfedem.preprocessing import _moments as moments
 from skfedem.solvers._from_parameters import SOLVERS
 from skfedem.solvers.base import Broadcast, ClientGroup
 from skfedem.solvers.server import message_units_of
@@ -35,11 +43,19 @@ from skfedem.solvers.server import message_units_of
 SET_UP = {
     function.__name__: function
     for function in (
-        messages.mean_of_rows,
-        messages.second_moment,
-        messages.statistics_of_nearest,
-        messages.expected_statistics,
+        mixture.mean_of_rows,
+        mixture.second_moment,
+        mixture.statistics_of_nearest,
+        mixture.expected_statistics,
         assignment.centroids_of_rows,
+        matrix.observed_cells,
+        matrix.numbers_of_observations,
+        matrix.log_base_measure,
+        matrix.row_sums,
+        matrix.column_sums,
+        moments.counts,
+        moments.counts_and_sums,
+        moments.centred_sums,
     )
 }
 
@@ -47,8 +63,8 @@ SET_UP = {
 class Node:
     """A client: its rows, its number, its state, and a folder in which it survives a crash."""
 
-    def __init__(self, rows, number, folder):
-        self.federation = Federation(rows, np.array([0, len(rows)]), np.ones(1))
+    def __init__(self, federation, number, folder):
+        self.federation = federation  # of this client alone
         self.me, self.ids, self.folder = np.array([0]), np.array([number]), Path(folder)
         if (self.folder / "committed").exists():
             self.load()
@@ -63,8 +79,7 @@ class Node:
 
     def set_up(self, name, arguments):
         """Message before the first round."""
-        rows = ClientRows(self.federation, self.me, self.ids)
-        return SET_UP[name](rows, *arguments)[0]
+        return SET_UP[name](ClientRows(self.federation, self.me, self.ids), *arguments)
 
     def join(self, solver, task):
         """Agree on solver and task."""
@@ -91,7 +106,7 @@ class Node:
         if initial:
             self.keep("committed", self.solver, self.task, field, tuple(self.states))
             self.load()
-        return field[0], estimate.log_likelihood[0]
+        return field, estimate.log_likelihood[0]
 
     def round(self, round_index, outer_loop, reference, parameters):
         """The client's half of a round: its message, with Quant(Δ_i) as bytes."""
@@ -111,13 +126,13 @@ class Node:
 
     def control(self):
         """V_i."""
-        return self.controls[0]
+        return self.controls
 
 
-def serve(pipe, rows, number, folder):
+def serve(pipe, federation, number, folder):
     """Answer requests until the server hangs up."""
     with single_threaded_libraries():
-        node = Node(rows, number, folder)
+        node = Node(federation, number, folder)
         while request := pipe.recv_bytes():
             pipe.send_bytes(node.answer(from_bytes(request)))
 
@@ -125,10 +140,12 @@ def serve(pipe, rows, number, folder):
 class PipeClients:
     """Clients in processes; what a server knows of them, and how their messages are summed."""
 
-    def __init__(self, tables, folders):
-        self.tables, self.folders = tables, folders
+    context = get_context("spawn")
+
+    def __init__(self, federations, folders):
+        self.federations, self.folders = federations, folders
         self.pipes, self.processes = {}, {}
-        for number in range(len(tables)):
+        for number in range(len(federations)):
             self.start(number)
         lengths = np.array(self.ask_all("sizes"))
         self.sizes = ClientSizes(lengths / lengths.sum(), lengths)
@@ -136,10 +153,9 @@ class PipeClients:
 
     def start(self, number):
         """Start the process of a client; it goes on from its files, if it has any."""
-        context = get_context("spawn")
-        self.pipes[number], pipe = context.Pipe()
-        arguments = pipe, self.tables[number], number, self.folders[number]
-        self.processes[number] = context.Process(target=serve, args=arguments, daemon=True)
+        self.pipes[number], pipe = self.context.Pipe()
+        arguments = pipe, self.federations[number], number, self.folders[number]
+        self.processes[number] = self.context.Process(target=serve, args=arguments, daemon=True)
         self.processes[number].start()
 
     def stop(self):
@@ -163,39 +179,68 @@ class PipeClients:
 
     def ask_all(self, name, /, **arguments):
         """Answers of all clients."""
-        return self.ask(range(len(self.tables)), name, **arguments)
+        return self.ask(range(len(self.federations)), name, **arguments)
 
     # ---- as the server of the simulation knows clients
 
+    def set_up(self, message, arguments, clients=None, n_bits=None):
+        """Messages of all clients, or of some, before the first round; they are counted."""
+        clients = range(len(self.federations)) if clients is None else clients
+        sent = self.ask(clients, "set_up", name=message.__name__, arguments=arguments)
+        told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
+        uplink_bits = FLOAT_BITS * sum(np.size(own) for own in sent) if n_bits is None else n_bits
+        counted = len(sent), uplink_bits, FLOAT_BITS * len(sent) * told
+        self.messages.append(SetUpMessage(message.__name__, *counted))
+        return sent
+
     def mean(self, message, *arguments):
         """Σ_i w_i m_i."""
-        sent = np.array(self.ask_all("set_up", name=message.__name__, arguments=arguments))
+        sent = np.concatenate(self.set_up(message, arguments))
         segments = segments_of_all(self.sizes.lengths, ROWS_OF_A_MEAN)
         terms = [mean_term(self.sizes.weights[own], sent[own]) for own in segments.slices]
-        told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
-        self.messages.append((len(sent), sent.shape[1], told))
         return mean_of_terms(terms, segments.shards)
+
+    def sum(self, message, *arguments, n_bits=None):
+        """Σ_i m_i."""
+        sent = np.concatenate(self.set_up(message, arguments))
+        shards = pairwise(shards_of(self.sizes.lengths, ROWS_OF_A_MEAN))
+        total = reduce(np.add, [sum_in_order(sent[first:last]) for first, last in shards])
+        self.recount(total, n_bits)
+        return total
+
+    def gather(self, message, *arguments, n_bits=None):
+        """Messages of all clients in order."""
+        sent = self.set_up(message, arguments, n_bits=0 if n_bits else None)
+        if isinstance(sent[0], tuple):
+            gathered = tuple(np.concatenate(own) for own in zip(*sent, strict=True))
+        else:
+            gathered = np.concatenate(sent)
+        self.recount(gathered, n_bits)
+        return gathered
+
+    def recount(self, received, n_bits):
+        """Count the bits of the last messages by a function of what the server received."""
+        if n_bits is not None:
+            self.messages[-1] = self.messages[-1]._replace(uplink_bits=n_bits(received))
 
     def collect(self, message, clients, *arguments):
         """Messages of some clients, one by one."""
-        sent = self.ask(clients.tolist(), "set_up", name=message.__name__, arguments=arguments)
-        self.messages.append((1, sum(own.size for own in sent), 0))
-        return sent
+        return [own for (own,) in self.set_up(message, arguments, clients.tolist())]
 
     def tell(self, name, n_numbers, n_clients=None):
         """Count numbers that clients receive."""
-        n_clients = len(self.tables) if n_clients is None else n_clients
-        self.messages.append((n_clients, 0, n_numbers))
+        n_clients = len(self.federations) if n_clients is None else n_clients
+        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
 
     def bits(self, first=0):
         """Bits that clients sent and received so far."""
-        sent, received = (sum(n * own[k] for n, *own in self.messages[first:]) for k in (0, 1))
-        return FLOAT_BITS * sent, FLOAT_BITS * received
+        new = self.messages[first:]
+        return sum(own.uplink_bits for own in new), sum(own.downlink_bits for own in new)
 
     def join(self, solver, task):
         """Tell all clients solver and task."""
         self.solver, self.task, self.layout = solver, task, task.model.vectors(self.sizes)
-        self.ask_all("join", solver=solver.name, task=task)
+        self.ask_all("join", solver=solver.name, task=task.for_clients())
 
     def round(self, broadcast, active):
         """Clients' half of a round."""
@@ -218,8 +263,8 @@ class PipeClients:
         told = {"parameters": parameters, "reference": reference, "initial": initial}
         fields, log_likelihoods = zip(*self.ask_all("field", **told), strict=True)
         segments = segments_of_all(self.sizes.lengths, model.block_rows)
-        every = np.arange(len(self.tables))
-        field = weighted_total(self.layout, self.sizes, every, np.array(fields), segments)
+        every, vectors = np.arange(len(fields)), np.concatenate(fields)
+        field = weighted_total(self.layout, self.sizes, every, vectors, segments)
         return field, float(self.sizes.weights @ np.array(log_likelihoods))
 
     def reset_control(self):
@@ -227,4 +272,4 @@ class PipeClients:
 
     def save(self):
         """V_i of all clients; everything else stays with them."""
-        return {"controls": np.array(self.ask_all("control")), "states": ()}
+        return {"controls": np.concatenate(self.ask_all("control")), "states": ()}

@@ -92,6 +92,9 @@ class Federation(NamedTuple):
     row_keys : ndarray of uint64, shape (n_samples,), default=None
         Keys of the rows' labels, which address the random numbers of rows wherever they are; None
         to number the rows of each client.
+    log_base_measure : ndarray of shape (n_clients,), default=None
+        Of observed cells, the sum of log ρ(y) over each client's observations, in nats: it does not
+        follow from the means of the cells.
     """
 
     rows: Any
@@ -99,6 +102,7 @@ class Federation(NamedTuple):
     weights: FloatArray
     sample_weight: SampleWeight | None = None
     row_keys: NDArray[np.uint64] | None = None
+    log_base_measure: FloatArray | None = None
 
     @property
     def n_clients(self) -> int:
@@ -179,7 +183,7 @@ class SetUp(Protocol):
     def sum(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> FloatArray:
-        """Σ_i m_i over all clients; ``message`` returns the sum over the clients of the rows."""
+        """Σ_i m_i over all clients: in order, by shard."""
 
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
         """Messages of some clients, one by one."""
@@ -187,7 +191,7 @@ class SetUp(Protocol):
     def gather(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> Any:
-        """Messages of all clients in order, in an array or a sparse one."""
+        """Messages of all clients in order, as one array or a tuple of arrays."""
 
     def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
         """Count numbers that all clients, or so many, receive."""

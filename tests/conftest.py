@@ -5,7 +5,6 @@ import pytest
 from imputations import CLIENTS, EXACT, FRAMES, QUICK
 from problems import MODELS, ROW_MODELS, model_case
 from skfedem import FederatedMatrixImputer, _parallel
-from skfedem.models.matrix import theta
 from skfedem.models.matrix.low_rank import LowRankModel
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 
@@ -51,16 +50,6 @@ def case(request):
 def row_case(request):
     """A model whose clients have statistics of one length, which are means over their rows."""
     return model_case(request.param)
-
-
-@pytest.fixture
-def cells_one_by_one(monkeypatch):
-    """Entries of θ as products of two rows, even if so many are needed that all are computed.
-
-    The whole product rounds otherwise, and is taken if the cells of a group, not of a client, are
-    many.
-    """
-    monkeypatch.setattr(theta, "_SIZES", theta._SIZES._replace(dense_entries=0))
 
 
 @pytest.fixture

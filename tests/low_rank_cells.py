@@ -74,11 +74,11 @@ def federate(rows, columns, values, owners, client_weights="n_samples"):
     return Federation(cells, offsets_of(lengths), weights)
 
 
-def model_of_cells(imputer, federation, shape, base_measures):
+def model_of_cells(imputer, federation, shape):
     """Model of an imputer, from what the observers send before the first round."""
     with Workers(1) as workers:
         clients, adaptive = LocalClients(federation, workers), imputer.step_size == "auto"
-        return low_rank_model(imputer, clients, shape, base_measures, adaptive)
+        return low_rank_model(imputer, clients, shape, adaptive)
 
 
 def problem_of(
@@ -86,9 +86,9 @@ def problem_of(
     participation=1.0, batch_size=None, n_inner=None, seed=0, client_weights="n_samples",
 ):  # fmt: skip
     """Problem of the observers' cells, and their federation."""
-    federation = federate(*data, client_weights)
     lengths = np.bincount(data[3])
     base = np.bincount(data[3], FAMILIES[family].log_base_measure(data[2]))[lengths > 0]
+    federation = federate(*data, client_weights)._replace(log_base_measure=base)
     imputer = FederatedMatrixImputer(
         rank,
         family=family,
@@ -97,7 +97,7 @@ def problem_of(
         effects_penalty=0.0,
         step_size="auto" if adaptive else 1.0,
     )
-    model = model_of_cells(imputer, federation, SHAPE, base)
+    model = model_of_cells(imputer, federation, SHAPE)
     compressor = Identity() if compressor is None else compressor
     omega = float(np.max(compressor.omega_for(model.message_lengths(federation.sizes))))
     if n_inner is None:

@@ -5,6 +5,7 @@ A new model, compressor, solver or estimator gets all of the ``test_contract.py`
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -138,7 +139,7 @@ def observers(family, shape, lengths=LENGTHS, seed=0):
     return clients
 
 
-def stack_cells(clients, weights):
+def stack_cells(clients, weights, log_base_measure):
     """Federation of some observers' cells."""
     columns = (
         np.concatenate([client.rows for client in clients]).astype(np.int32),
@@ -153,7 +154,7 @@ def stack_cells(clients, weights):
         np.concatenate([client.counts for client in clients]).astype(float),
     )
     offsets = np.cumsum([0] + [len(client.rows) for client in clients])
-    return Federation(Cells(*columns), offsets, weights)
+    return Federation(Cells(*columns), offsets, weights, log_base_measure=log_base_measure)
 
 
 # ---- models
@@ -333,11 +334,14 @@ def low_rank_case(family):
     penalty = PENALTIES[family]
 
     def reordered(order):
-        federation = stack_cells([clients[k] for k in order], WEIGHTS[order])
         base = [FAMILIES[family].log_base_measure(clients[k].values).sum() for k in order]
+        own = [clients[k] for k in order]
+        federation = stack_cells(own, WEIGHTS[order], np.array(base))
         imputer = FederatedMatrixImputer(3, family=family, penalty=penalty, effects_penalty=0.0)
-        model = model_of_cells(imputer, federation, LOW_RANK_SHAPE, np.array(base))
-        return model, federation
+        model = model_of_cells(imputer, federation, LOW_RANK_SHAPE)
+        # Both ways to compute θ are tested; the cells of all clients are many here.
+        assert model.is_dense
+        return replace(model, is_dense=family != "bernoulli"), federation
 
     def criterion(parameters):
         return low_rank_objective(clients, WEIGHTS, parameters.natural, penalty, family)
@@ -574,7 +578,10 @@ def federation_of(federation, clients):
         weights = sample_weight_of(weights.values[chosen], offsets)
     rows = federation.rows
     rows = rows.take(chosen) if isinstance(rows, Cells) else take_rows(rows, chosen)
-    return Federation(rows, offsets, federation.weights[clients], weights)
+    base = federation.log_base_measure
+    base = None if base is None else base[clients]
+    own = federation.weights[clients]
+    return Federation(rows, offsets, own, weights, log_base_measure=base)
 
 
 def index_of(name, solver, model, federation, clients):

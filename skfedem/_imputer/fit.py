@@ -47,9 +47,8 @@ class MatrixFit(NamedTuple):
 
     def model(self, clients: Clients) -> LowRankModel:
         """Model from the clients' cells, counts and margins."""
-        data, adaptive = self.data, is_auto(self.settings.step_size)
-        base_measures = data.log_base_measure[data.observers]
-        return low_rank_model(self.settings, clients, data.shape, base_measures, adaptive)
+        adaptive = is_auto(self.settings.step_size)
+        return low_rank_model(self.settings, clients, self.data.shape, adaptive)
 
     def start(self, problem: Problem, clients: Clients) -> Start:
         """The end of the last fit if it had these cells, its θ, or a new start."""

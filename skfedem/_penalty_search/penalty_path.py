@@ -44,10 +44,9 @@ def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
     once and uncompressed.
     """
     federation = cell_federation(cells, imputer.client_weights)
-    base_measures = cells.log_base_measure[cells.observers]
     with Workers(1) as workers:
         clients = LocalClients(federation, workers)
-        model = low_rank_model(imputer, clients, cells.shape, base_measures)
+        model = low_rank_model(imputer, clients, cells.shape)
         field, _ = clients.mean_field(model, start_run(model).parameters, 0.0)
     matrix = model.pooled.support.matrix(model.scale * field)
     low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), matrix, 0.0, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
-from itertools import groupby
-from operator import add, itemgetter
+from itertools import pairwise
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +47,12 @@ from .sums import (
     segments_of_all,
     segments_of_round,
     shards_of,
+    sum_in_order,
     weighted_terms,
 )
+
+# Numbers of messages that are added up at once; they fit into the cache of a processor.
+_SUMMED_AT_ONCE = 2**17
 
 
 class SetUpMessage(NamedTuple):
@@ -207,19 +211,26 @@ class LocalClients:
     def sum(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> FloatArray:
-        """Σ_i m_i over all clients; ``message`` returns the sum over the clients of the rows."""
-        segments = segments_of_all(self.federation.lengths, ROWS_OF_A_MEAN)
-        every = np.arange(self.federation.n_clients)
-        numbered = zip(segments.shards, segments.slices, strict=True)
-        shards = [[own for _, own in shard] for _, shard in groupby(numbered, itemgetter(0))]
+        """Σ_i m_i over all clients: in order, by shard."""
+        federation, n_clients = self.federation, self.federation.n_clients
 
-        def part(shard: list[slice]) -> Any:
-            rows = (ClientRows(self.federation, every[own], self.ids[own]) for own in shard)
-            return reduce(add, (message(own, *arguments) for own in rows))
+        def sent(first: int, last: int) -> FloatArray:
+            rows = ClientRows(federation, np.arange(first, last), self.ids[first:last])
+            return message(rows, *arguments)
 
-        total = reduce(add, self.workers.map(part, shards, message.__name__))
-        uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * len(every) * total.size
-        self._count(message.__name__, len(every), uplink_bits, arguments)
+        def part(shard: tuple[int, int]) -> FloatArray:
+            first, last = shard
+            (total,) = sent(first, first + 1)
+            first, at_once = first + 1, max(1, _SUMMED_AT_ONCE // total.size)
+            offsets = federation.offsets[first : last + 1]
+            for group in client_groups(offsets, ROWS_OF_A_MEAN, min(at_once, MOST_CLIENTS)):
+                total = sum_in_order(sent(first + group.start, first + group.stop), total)
+            return total
+
+        shards = pairwise(shards_of(federation.lengths, ROWS_OF_A_MEAN).tolist())
+        total = reduce(add, self.workers.map(part, list(shards), message.__name__))
+        uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * n_clients * total.size
+        self._count(message.__name__, n_clients, uplink_bits, arguments)
         return total
 
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
@@ -238,15 +249,14 @@ class LocalClients:
     def gather(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> Any:
-        """Messages of all clients in order, in an array or a sparse one."""
-        every = np.arange(self.federation.n_clients)
-
-        def part(clients: IntArray) -> Any:
-            return message(ClientRows(self.federation, clients, self.ids), *arguments)
-
-        (messages,) = self.workers.map(part, [every], message.__name__)
-        uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * messages.size
-        self._count(message.__name__, len(every), uplink_bits, arguments)
+        """Messages of all clients in order, as one array or a tuple of arrays."""
+        every = ClientRows(self.federation, np.arange(self.federation.n_clients), self.ids)
+        (messages,) = self.workers.map(
+            lambda rows: message(rows, *arguments), [every], message.__name__
+        )
+        own = messages if isinstance(messages, tuple) else (messages,)
+        uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * sum(part.size for part in own)
+        self._count(message.__name__, len(every.ids), uplink_bits, arguments)
         return messages
 
     def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from .._client_vectors import ClientVectors, sum_by_shard
 from .._federation import MOST_CLIENTS, ClientSizes, client_groups, offsets_of
 from .._typing import FloatArray, IntArray
+from ..models.client_rows import sum_of_rows
 from ..solvers.base import AggregatedMessages, Message, Solver, Task
 
 # Clients are cut into at most this many shards, by their numbers of rows alone, ...
@@ -179,6 +180,12 @@ def stacked(parts: list[Any]) -> Any:
     if isinstance(first, int):
         return sum(parts)
     return type(first)(*(stacked([*own]) for own in zip(*parts, strict=True)))
+
+
+def sum_in_order(messages: FloatArray, total: FloatArray | float = 0.0) -> FloatArray:
+    """``total`` plus the messages of further clients (n, k), one by one; they are overwritten."""
+    messages[0] += total
+    return sum_of_rows(messages)
 
 
 class MeanTerm(NamedTuple):

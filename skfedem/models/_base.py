@@ -151,6 +151,10 @@ class Model(ABC):
 
     # ---- clients
 
+    def for_clients(self) -> Model:
+        """The model as clients get it, without what only the server may know."""
+        return self
+
     @property
     @abstractmethod
     def n_statistics(self) -> int:

@@ -1,7 +1,7 @@
 """Mean and second moments of all clients' rows, from two messages per client.
 
 ``counts``, ``counts_and_sums`` and ``centred_sums`` are what a client computes of its own rows; the
-server only learns their sums over all clients.
+server only needs their sums over all clients.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from .._federation import ClientRows, SetUp, read
 from .._history import FLOAT_BITS
 from .._typing import FloatArray, IntArray
+from ..models.client_rows import segment_products
+from ..models.mixture.linear_algebra import flat_upper_indices, unpack
 
 Scatter = Literal["products", "squares"] | None
 
@@ -81,7 +83,7 @@ def pooled_moments(clients: SetUp, n_features: int, *, scatter: Scatter) -> Mome
     correction = sums / present
     mean = center + correction
     if scatter == "products":
-        moment = _symmetric(moment, d) - np.outer(sums, correction)
+        moment = unpack(moment[None], d)[0] - np.outer(sums, correction)
     elif scatter == "squares":
         # Rounding can make the result negative for a constant feature.
         moment = np.maximum(moment - sums * correction, 0.0)
@@ -106,33 +108,30 @@ def n_rows_of_sums(n_features: int) -> int:
     return max(64, _NUMBERS_AT_ONCE // n_features)
 
 
-# ---- messages: what a client sends, or the sum of what several do
+# ---- messages: what each client sends
 
 
 def counts(rows: ClientRows) -> FloatArray:
-    """Numbers of rows, of clients with missing values, and of the values of each feature."""
-    return counts_and_sums(rows)[: 2 + rows.federation.rows.shape[1]]
+    """Number of rows, whether values are missing, and the number of values of each feature."""
+    return counts_and_sums(rows)[:, : 2 + rows.federation.rows.shape[1]]
 
 
 def counts_and_sums(rows: ClientRows) -> FloatArray:
     """As ``counts``, then the sums of the values of each feature."""
     federation, clients, _ = rows
     d = federation.rows.shape[1]
-    sums, n_missing = np.zeros(d), np.zeros(d)
-    incomplete = np.zeros(len(clients), dtype=bool)
+    sums, n_missing = np.zeros((2, len(clients), d))
     for group, block, lengths, _ in read(federation, clients, n_rows_of_sums(d)):
         y = block.astype(np.float64, copy=False)
-        own = _sum(y)
+        own = _sums(y, lengths)
         if np.isnan(own).any():
             missing = np.isnan(y)
-            n_missing += missing.sum(axis=0)
-            incomplete[group] |= np.logical_or.reduceat(
-                missing.any(axis=1), np.cumsum(lengths) - lengths
-            )
-            own = _sum(np.where(missing, 0.0, y))
-        sums += own
-    n_rows = federation.lengths_of(clients).sum()
-    return np.concatenate([[n_rows, incomplete.sum()], n_rows - n_missing, sums])
+            n_missing[group] += _sums(missing.astype(np.float64), lengths)
+            own = _sums(np.where(missing, 0.0, y), lengths)
+        sums[group] += own
+    n_rows = federation.lengths_of(clients)[:, None]
+    incomplete = n_missing.any(axis=1, keepdims=True)
+    return np.hstack([n_rows, incomplete, n_rows - n_missing, sums])
 
 
 def centred_sums(rows: ClientRows, center: FloatArray, scatter: Scatter) -> FloatArray:
@@ -141,29 +140,30 @@ def centred_sums(rows: ClientRows, center: FloatArray, scatter: Scatter) -> Floa
     Of the products, the upper triangle. Missing values add nothing.
     """
     federation, clients, _ = rows
-    d = len(center)
-    sums = np.zeros(d)
-    moment = np.zeros({"products": (d, d), "squares": (d,), None: (0,)}[scatter])
+    n, d = len(clients), len(center)
+    sums = np.zeros((n, d))
+    moments = np.zeros((n, {"products": d * d, "squares": d, None: 0}[scatter]))
     n_rows = n_rows_for_products(d) if scatter == "products" else n_rows_of_sums(d)
-    for _, block, _, _ in read(federation, clients, n_rows):
+    for group, block, lengths, _ in read(federation, clients, n_rows):
         y = block - center
-        own = _sum(y)
+        own = _sums(y, lengths)
         if np.isnan(own).any():
             y[np.isnan(y)] = 0.0
-            own = _sum(y)
-        sums += own
+            own = _sums(y, lengths)
+        sums[group] += own
         if scatter == "products":
-            moment += y.T @ y
+            columns = np.ascontiguousarray(y.T)
+            moments[group] += segment_products(columns, columns, lengths)
         elif scatter == "squares":
-            moment += np.einsum("ij,ij->j", y, y)
+            moments[group] += _sums(y * y, lengths)
     if scatter == "products":
-        moment = moment[np.triu_indices(d)]
-    return np.concatenate([sums, moment])
+        moments = moments[:, flat_upper_indices(d)]
+    return np.hstack([sums, moments])
 
 
-def _sum(y: FloatArray) -> FloatArray:
-    """Sum of rows, several times as fast as by ``sum``."""
-    return np.ones(len(y)) @ y
+def _sums(y: FloatArray, lengths: IntArray) -> FloatArray:
+    """Sum of each client's rows."""
+    return np.add.reduceat(y, np.cumsum(lengths) - lengths, axis=0)
 
 
 def _bits_with_counts(n_clients: int, n_features: int) -> Callable[[FloatArray], int]:
@@ -174,11 +174,3 @@ def _bits_with_counts(n_clients: int, n_features: int) -> Callable[[FloatArray],
         return FLOAT_BITS * (n_clients * (1 + n_sums) + int(total[1]) * (n_features - 1))
 
     return n_bits
-
-
-def _symmetric(triangle: FloatArray, n: int) -> FloatArray:
-    """Symmetric matrix with this upper triangle."""
-    matrix = np.empty((n, n))
-    rows, columns = np.triu_indices(n)
-    matrix[rows, columns] = matrix[columns, rows] = triangle
-    return matrix

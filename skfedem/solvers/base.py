@@ -60,6 +60,10 @@ class Task(NamedTuple):
     replacement: bool = True
     seed: int = 0
 
+    def for_clients(self) -> Task:
+        """The task as clients get it, without what only the server may know."""
+        return self._replace(model=self.model.for_clients())
+
 
 class Problem(NamedTuple):
     """The task, the sizes of the clients, and what only the server knows of a run.

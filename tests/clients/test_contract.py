@@ -38,7 +38,6 @@ def test_client_half_is_pure(case, solver, setting):
     assert_same(second, first)
 
 
-@pytest.mark.usefixtures("cells_one_by_one")
 @every_solver
 @every_setting
 def test_a_client_does_alone_what_it_does_in_a_group(case, solver, setting, rounding=0.0):

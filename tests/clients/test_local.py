@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from scipy.sparse import csr_array
 
 from skfedem._federation import Federation, offsets_of
 from skfedem._parallel import Workers
@@ -25,7 +24,7 @@ def own_rows(rows):
 
 
 def sum_about(rows, center, power):
-    return sum(((own - center) ** power).sum(axis=0) for own in own_rows(rows))
+    return np.array([((own - center) ** power).sum(axis=0) for own in own_rows(rows)])
 
 
 def mean_about(rows, center):
@@ -33,7 +32,8 @@ def mean_about(rows, center):
 
 
 def own_sums(rows):
-    return csr_array([own.sum(axis=0) for own in own_rows(rows)])
+    lengths = rows.federation.lengths[rows.clients]
+    return lengths, np.concatenate([own.sum(axis=0) for own in own_rows(rows)])
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -58,8 +58,8 @@ def test_messages_are_a_list_of_names_and_bits():
         clients.sum(sum_about, np.zeros(3), 1)
         clients.sum(sum_about, np.zeros(3), 1, n_bits=lambda total: 10 * len(total))
         clients.collect(mean_about, np.array([2, 3]), np.zeros(3))
-        clients.gather(own_sums)
-        clients.gather(own_sums, n_bits=lambda messages: messages.shape[0])
+        clients.gather(mean_about, np.zeros(3))
+        clients.gather(own_sums, n_bits=lambda sent: len(sent[0]))
         clients.tell("centre", 3, n_clients=2)
     number = 64
     assert clients.messages == [
@@ -67,7 +67,7 @@ def test_messages_are_a_list_of_names_and_bits():
         ("sum_about", 4, 4 * 3 * number, 4 * 3 * number),
         ("sum_about", 4, 30, 4 * 3 * number),
         ("mean_about", 2, 2 * 3 * number, 2 * 3 * number),
-        ("own_sums", 4, 4 * 3 * number, 0),
+        ("mean_about", 4, 4 * 3 * number, 4 * 3 * number),
         ("own_sums", 4, 4, 0),
         ("centre", 2, 0, 2 * 3 * number),
     ]
@@ -79,7 +79,8 @@ def test_messages_are_a_list_of_names_and_bits():
 def test_gathered_messages_are_in_the_order_of_clients():
     federation = made_federation()
     with Workers(1) as workers:
-        sums = LocalClients(federation, workers).gather(own_sums)
+        lengths, sums = LocalClients(federation, workers).gather(own_sums)
     offsets = federation.offsets[1:-1]
     want = [own.sum(axis=0) for own in np.split(federation.rows, offsets)]
-    assert_array_equal(sums.toarray(), want)
+    assert_array_equal(lengths, federation.lengths)
+    assert_array_equal(sums, np.concatenate(want))

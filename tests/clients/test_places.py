@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 from numpy.testing import assert_array_equal
 
 from contracts import assert_same, every_setting, every_solver
@@ -29,7 +28,6 @@ def run_of(solver, problem, start, clients):
     return run(solver, problem, start, options, clients, lambda row: None)
 
 
-@pytest.mark.usefixtures("cells_one_by_one")
 @every_solver
 @every_setting
 def test_bits_do_not_depend_on_where_clients_are(case, solver, setting, monkeypatch):

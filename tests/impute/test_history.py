@@ -75,9 +75,10 @@ def test_bits_of_uncompressed_rounds():
     residuals = 64 * N_OBSERVATIONS
     assert len(np.unique(uplink[1:])) == 1
     assert residuals < uplink[1] <= residuals + N_CLIENTS * 64
-    # Before: cell numbers (7 bits of 96 cells), a byte for each count, margins as doubles.
+    # Before: cell numbers (7 bits of 96 cells), a byte for each count; as doubles, margins and a
+    # client's log ρ(y).
     margins = sum(seen.any(axis=axis).sum() for seen in SEEN for axis in (0, 1))
-    assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * margins
+    assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * (N_CLIENTS + margins)
     # θ goes to everybody in every round, and for the first control variates: cells, or factors.
     downlink = imputer.history_["downlink_bits"]
     n_cells = np.array([seen.sum() for seen in SEEN])
@@ -95,8 +96,8 @@ def test_cells_are_numbered_from_0(shape, width):
     seen = np.full(shape, np.nan)
     seen[0, :2] = 0.0, 1.0
     imputer = FederatedMatrixImputer(1, effects="none", max_iter=0).fit([seen])
-    # And a byte for each count.
-    assert imputer.history_["uplink_bits"][0] == 2 * (width + 8)
+    # And a byte for each count, and log ρ(y).
+    assert imputer.history_["uplink_bits"][0] == 2 * (width + 8) + 64
 
 
 def test_counts_of_observations_take_bytes_of_7_bits():

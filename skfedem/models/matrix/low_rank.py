@@ -12,7 +12,7 @@ step, and SVT soft-thresholds the singular values. After each step, the main eff
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..._client_vectors import RaggedLayout, row_indices
 from ..._federation import ClientSizes, Federation
+from ..._serialization import serializable
 from ..._typing import FloatArray, IntArray
 from .._base import Estimate, Model, Step
 from ..client_rows import segment_sums
@@ -58,7 +59,8 @@ class StepBounds(NamedTuple):
 _STEP_BOUNDS = StepBounds()
 
 
-class Parameters(NamedTuple):
+@serializable
+class NaturalParameters(NamedTuple):
     """θ, which is its own natural parameter."""
 
     natural: Theta
@@ -99,6 +101,7 @@ class Minibatch(NamedTuple):
     batch_size: int
 
 
+@serializable
 @dataclass(frozen=True)
 class LowRankModel(Model):
     """Cells of an exponential family, with natural parameters of low rank plus main effects.
@@ -118,14 +121,19 @@ class LowRankModel(Model):
         Whether η follows the curvature, with momentum in exact rounds, and singular vectors are
         updated from round to round. Otherwise, η is ``1 / max(N ψ'')``, steps have no momentum, and
         singular value decompositions are computed to convergence.
+    is_dense : bool
+        Whether a client computes θ in all cells for a message on all of its own. Products of
+        matrices round by their shapes, so that this must not depend on who else is in the group.
     positions : ndarray of int, shape (n_samples,)
-        Index of each cell of each client, client after client, among the distinct observed cells.
+        Index of each cell of each client, client after client, among the distinct observed cells;
+        empty at the clients.
     """
 
     pooled: Pooled
     scale: float
     log_base_measure: float
     adaptive: bool
+    is_dense: bool
     positions: IntArray
 
     block_rows = 2**17
@@ -138,6 +146,12 @@ class LowRankModel(Model):
         return len(self.pooled.support.counts)
 
     # ---- clients
+
+    def for_clients(self) -> LowRankModel:
+        """The model without what other clients sent."""
+        none = np.empty(0, dtype=np.intp)
+        pooled = self.pooled.without_cells()
+        return replace(self, pooled=pooled, scale=1.0, log_base_measure=0.0, positions=none)
 
     def message_lengths(self, sizes: ClientSizes) -> IntArray:
         """Numbers of observed cells of the clients."""
@@ -152,12 +166,12 @@ class LowRankModel(Model):
         return 0.0
 
     def all_rows(
-        self, federation: Federation, parameters: Parameters, clients: IntArray
+        self, federation: Federation, parameters: NaturalParameters, clients: IntArray
     ) -> Estimate:
         """Residuals ``counts * (y - ψ'(θ))`` in all cells of a client, divided by their number."""
         lengths = federation.lengths_of(clients)
         cells = self._cells(federation, clients)
-        theta = at(parameters.natural, cells.rows, cells.columns)
+        theta = at(parameters.natural, cells.rows, cells.columns, dense=self.is_dense)
         log_likelihoods = cells.counts * (
             cells.values * theta - self.pooled.family.log_partition(theta)
         )
@@ -177,7 +191,7 @@ class LowRankModel(Model):
         """Residuals in the drawn cells, divided by their number; 0 in other cells of the client."""
         cells, indices, n_numbers, batch_size = minibatch
         if isinstance(natural, Theta):  # of a broadcast
-            theta = at(natural, cells.rows, cells.columns)
+            theta = at(natural, cells.rows, cells.columns, dense=False)
         else:  # from kept_natural
             theta = natural[indices]
         sums = np.bincount(indices, self._residuals(cells, theta), minlength=n_numbers)
@@ -186,7 +200,7 @@ class LowRankModel(Model):
     def kept_natural(self, federation: Federation, natural: Theta, clients: IntArray) -> FloatArray:
         """θ in the cells that the clients observed."""
         cells = self._cells(federation, clients)
-        return at(natural, cells.rows, cells.columns)
+        return at(natural, cells.rows, cells.columns, dense=self.is_dense)
 
     def _cells(self, federation: Federation, clients: IntArray) -> Cells:
         cells: Cells = federation.rows
@@ -212,7 +226,7 @@ class LowRankModel(Model):
         return sizes.n_samples
 
     def downlink_numbers(
-        self, sizes: ClientSizes, clients: IntArray, parameters: Parameters
+        self, sizes: ClientSizes, clients: IntArray, parameters: NaturalParameters
     ) -> int:
         """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
         n_factors = len(parameters.natural.low_rank.singular_values)
@@ -225,9 +239,9 @@ class LowRankModel(Model):
 
     # ---- server
 
-    def maximization(self, statistics: ServerIterate) -> Parameters:
+    def maximization(self, statistics: ServerIterate) -> NaturalParameters:
         """θ, as the server's step already includes the M-step."""
-        return Parameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
+        return NaturalParameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
 
     def server_step(
         self, statistics: ServerIterate, field: FloatArray, step_size: float, *, exact: bool
@@ -319,7 +333,7 @@ class LowRankModel(Model):
         expected = self.pooled.support.counts * self.pooled.family.mean(iterate.theta)
         return self.scale * field + expected
 
-    def surrogate(self, statistics: ServerIterate, parameters: Parameters) -> float:
+    def surrogate(self, statistics: ServerIterate, parameters: NaturalParameters) -> float:
         """Negative objective at θ, with the server's estimate of the observations; nats."""
         effects, low_rank = parameters.natural
         cells = self.pooled.support.rows, self.pooled.support.columns
@@ -327,7 +341,7 @@ class LowRankModel(Model):
         iterate = Iterate(low_rank, values, effects, values + effects.at(*cells), factor=None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
-    def criterion_value(self, mean_log_likelihood: float, parameters: Parameters) -> float:
+    def criterion_value(self, mean_log_likelihood: float, parameters: NaturalParameters) -> float:
         """Objective F, in nats."""
         theta = parameters.natural
         log_likelihood = self.scale * mean_log_likelihood + self.log_base_measure
@@ -351,7 +365,7 @@ class LowRankModel(Model):
         loss = self.pooled.support.counts.sum() * self.pooled.family.log_partition(0.0)
         return _NEGLIGIBLE * (loss - self.log_base_measure - self._constant)
 
-    def trace(self, parameters: Parameters) -> FloatArray:
+    def trace(self, parameters: NaturalParameters) -> FloatArray:
         """Singular values, padded with zeros to the maximum rank."""
         singular_values = parameters.natural.low_rank.singular_values
         return np.pad(singular_values, (0, self.pooled.rank - len(singular_values)))

@@ -17,8 +17,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
 from ..._compat import conjugate_gradients
-from ..._typing import BoolArray, EffectsName, FloatArray, IntArray
-from .families import Family, safe_share
+from ..._serialization import serializable
+from ..._typing import BoolArray, EffectsName, FamilyName, FloatArray, IntArray
+from .families import FAMILIES, Family, safe_share
 from .theta import Effects
 
 EFFECTS = get_args(EffectsName)
@@ -89,6 +90,7 @@ _NEWTON, _SIZES = Newton(), Sizes()
 _Product = Callable[[FloatArray], FloatArray]
 
 
+@serializable
 class Margins(NamedTuple):
     """Sums over each row, shape (n_rows,), and over each column, shape (n_columns,)."""
 
@@ -96,6 +98,7 @@ class Margins(NamedTuple):
     columns: FloatArray
 
 
+@serializable
 class Support(NamedTuple):
     """Cells observed by any client, in row-major order, and how often each was observed.
 
@@ -150,6 +153,7 @@ class _EffectsIterate(NamedTuple):
     objective: float
 
 
+@serializable
 class Pooled(NamedTuple):
     """Data that the server received before the first round, and parameters of the model.
 
@@ -160,11 +164,16 @@ class Pooled(NamedTuple):
 
     support: Support
     margins: Margins
-    family: Family
+    family_name: FamilyName
     rank: int
     penalty: float
     effects: EffectsName
     effects_penalty: float
+
+    @property
+    def family(self) -> Family:
+        """Family of the cells."""
+        return FAMILIES[self.family_name]
 
     @property
     def ridge_penalty(self) -> float:
@@ -176,6 +185,12 @@ class Pooled(NamedTuple):
         """Sum of all observations."""
         known = self.margins.columns if self.effects == "columns" else self.margins.rows
         return float(known.sum())
+
+    def without_cells(self) -> Pooled:
+        """The parameters of the model alone, as if nobody had observed anything."""
+        none, shape = np.empty(0, dtype=np.int32), self.support.shape
+        support = Support(none, none, np.empty(0), none, (none > 0, none > 0), shape)
+        return self._replace(support=support, margins=Margins(np.empty(0), np.empty(0)))
 
 
 def ridge(pooled: Pooled, effects: Effects) -> float:

@@ -6,6 +6,7 @@ often, and the sums of their observations over rows and columns, but no single o
 
 from __future__ import annotations
 
+import numpy as np
 from scipy.sparse import csr_array
 
 from ..._cells import cell_codes
@@ -13,6 +14,9 @@ from ..._client_vectors import row_indices
 from ..._federation import ClientRows, offsets_of
 from ..._typing import FloatArray, IntArray
 from .theta import Cells
+
+Sums = tuple[IntArray, IntArray, FloatArray]
+"""Numbers of rows (or columns) that each client visited, these, and the sums in them."""
 
 
 def observed_cells(rows: ClientRows, n_columns: int) -> IntArray:
@@ -26,13 +30,19 @@ def numbers_of_observations(rows: ClientRows) -> FloatArray:
     return _cells(rows).counts
 
 
-def row_sums(rows: ClientRows, n_rows: int) -> csr_array:
+def log_base_measure(rows: ClientRows) -> FloatArray:
+    """Sum of ``log ρ(y)`` over each client's observations; nats."""
+    assert rows.federation.log_base_measure is not None  # cells have one
+    return rows.federation.log_base_measure[rows.clients]
+
+
+def row_sums(rows: ClientRows, n_rows: int) -> Sums:
     """Sums of each client's observations in the rows that it visited."""
     cells = _cells(rows)
     return _sums(rows, cells, cells.rows, n_rows)
 
 
-def column_sums(rows: ClientRows, n_columns: int) -> csr_array:
+def column_sums(rows: ClientRows, n_columns: int) -> Sums:
     """Sums of each client's observations in the columns that it visited."""
     cells = _cells(rows)
     return _sums(rows, cells, cells.columns, n_columns)
@@ -43,11 +53,11 @@ def _cells(rows: ClientRows) -> Cells:
     return cells.take(row_indices(rows.federation.offsets, rows.clients))
 
 
-def _sums(rows: ClientRows, cells: Cells, lines: IntArray, n_lines: int) -> csr_array:
+def _sums(rows: ClientRows, cells: Cells, lines: IntArray, n_lines: int) -> Sums:
     """Sums of each client's observations by row or column, where it has any."""
     offsets = offsets_of(rows.federation.lengths_of(rows.clients))
     # Sums are formed in place.
     terms = cells.counts * cells.values, lines.copy(), offsets
     sums = csr_array(terms, shape=(len(rows.clients), n_lines))
     sums.sum_duplicates()
-    return sums
+    return np.diff(sums.indptr), sums.indices, sums.data

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..._data.cells import CellData
 from ..._federation import Federation, SetUp, offsets_of, weights_of_clients
+from ..._history import FLOAT_BITS
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
 from . import messages
-from .families import FAMILIES
 from .low_rank import LowRankModel, ServerIterate
 from .main_effects import Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
-from .theta import Effects, Theta, low_rank_at, relative_cells, zero_low_rank
+from .theta import Effects, Theta, is_dense, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
@@ -40,7 +40,8 @@ def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation
     if client_weights == "uniform":
         weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
         weights /= weights.sum()
-    return Federation(relative_cells(data), offsets, weights)
+    log_base_measure = data.log_base_measure[data.observers]
+    return Federation(relative_cells(data), offsets, weights, log_base_measure=log_base_measure)
 
 
 @dataclass(eq=False, repr=False)
@@ -58,17 +59,12 @@ class MatrixParameters:
 
 
 def low_rank_model(
-    settings: MatrixParameters,
-    clients: SetUp,
-    shape: tuple[int, int],
-    log_base_measures: FloatArray,
-    adaptive: bool = True,
+    settings: MatrixParameters, clients: SetUp, shape: tuple[int, int], adaptive: bool = True
 ) -> LowRankModel:
     """Model of the clients' cells, from their messages before the first round.
 
-    These contain which cells they observed and how often, and the row sums and column sums of their
-    observations. ``log_base_measures`` has the sum of ``log ρ(y)`` over each client's, in nats.
-    ``adaptive`` steps follow the curvature.
+    These contain which cells they observed and how often, the sums of ``log ρ(y)``, and the row
+    sums and column sums of their observations. ``adaptive`` steps follow the curvature.
     """
     weights, lengths = clients.sizes
     n_bits = (shape[0] * shape[1] - 1).bit_length()
@@ -76,6 +72,7 @@ def low_rank_model(
         messages.observed_cells, shape[1], n_bits=lambda codes: n_bits * len(codes)
     )
     counts = clients.gather(messages.numbers_of_observations, n_bits=_bits_of_counts)
+    log_base_measures = clients.gather(messages.log_base_measure)
     # Weight of a client's observation in the pooled objective, which is 1 on average.
     shares = weights / lengths
     scale = counts.sum() / float(np.repeat(shares, lengths) @ counts)
@@ -84,14 +81,20 @@ def low_rank_model(
     pooled = Pooled(
         support,
         _margins(clients, shares, shape, settings.effects),
-        family=FAMILIES[settings.family],
+        family_name=settings.family,
         rank=min(shape) if settings.rank is None else settings.rank,
         penalty=settings.penalty,
         effects=settings.effects,
         effects_penalty=settings.effects_penalty,
     )
-    log_base_measure = float(shares @ log_base_measures)
-    return LowRankModel(pooled, scale, log_base_measure, adaptive, positions)
+    return LowRankModel(
+        pooled,
+        scale,
+        log_base_measure=float(shares @ log_base_measures),
+        adaptive=adaptive,
+        is_dense=is_dense(len(support.counts), shape[0] * shape[1]),
+        positions=positions,
+    )
 
 
 def _bits_of_counts(counts: FloatArray) -> int:
@@ -127,12 +130,15 @@ def _margins(
     clients: SetUp, shares: FloatArray, shape: tuple[int, int], effects: EffectsName
 ) -> Margins:
     """Weighted sums of the clients' margins, as far as the effects depend on them."""
-    rows, columns = map(np.zeros, shape)
-    if effects in ("both", "rows"):
-        rows = shares @ clients.gather(messages.row_sums, shape[0])
-    if effects in ("both", "columns"):
-        columns = shares @ clients.gather(messages.column_sums, shape[1])
-    return Margins(rows, columns)
+    margins: list[Any] = [np.zeros(size) for size in shape]
+    for axis, message in enumerate((messages.row_sums, messages.column_sums)):
+        if effects in ("both", ("rows", "columns")[axis]):
+            # Where a client has been, the server knows already.
+            lengths, lines, sums = clients.gather(
+                message, shape[axis], n_bits=lambda sent: FLOAT_BITS * len(sent[2])
+            )
+            margins[axis] = np.bincount(lines, np.repeat(shares, lengths) * sums, shape[axis])
+    return Margins(*margins)
 
 
 def start_run(model: LowRankModel, theta: Theta | None = None) -> Start:
@@ -182,7 +188,7 @@ def start_again(model: LowRankModel, before: LowRankModel, server: Any, theta: T
 
 def _takes_same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     """Whether two models of the same observations take the same steps."""
-    given: dict[str, Any] = {"support": None, "margins": None, "family": None}
+    given: dict[str, Any] = {"support": None, "margins": None}
     return (
         one.adaptive == other.adaptive
         and one.pooled._replace(**given) == other.pooled._replace(**given)

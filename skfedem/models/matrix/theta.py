@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._cells import cell_codes
 from ..._data.cells import CellData
+from ..._serialization import serializable
 from ..._typing import FloatArray, IntArray
 
 
@@ -57,6 +59,7 @@ class Cells(NamedTuple):
         return Cells._make(column[index] for column in self)
 
 
+@serializable
 class Effects(NamedTuple):
     """Intercept, row effects and column effects; the effects sum to 0."""
 
@@ -69,6 +72,7 @@ class Effects(NamedTuple):
         return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
 
+@serializable
 class LowRank(NamedTuple):
     """``left @ diag(singular_values) @ right.T``.
 
@@ -88,6 +92,7 @@ class LowRank(NamedTuple):
     right: FloatArray
 
 
+@serializable
 class Theta(NamedTuple):
     """``θ_jl = intercept + effects.rows_j + effects.columns_l + low_rank_jl``."""
 
@@ -111,13 +116,27 @@ def zero_low_rank(shape: tuple[int, int]) -> LowRank:
     return LowRank(np.empty((n_rows, 0)), np.empty(0), np.empty((n_columns, 0)))
 
 
-def products(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
-    """Entries of ``left @ right.T`` at some cells."""
-    n_entries = len(left) * len(right)
-    if n_entries <= _SIZES.dense_entries and len(rows) >= _SIZES.dense_share * n_entries:
-        return (left @ right.T)[rows, columns]
+def is_dense(n_cells: int, n_entries: int) -> bool:
+    """Whether it is faster to compute all entries of a matrix than so many cells one by one."""
+    return n_entries <= _SIZES.dense_entries and n_cells >= _SIZES.dense_share * n_entries
+
+
+def products(
+    left: FloatArray,
+    right: FloatArray,
+    rows: IntArray,
+    columns: IntArray,
+    *,
+    dense: bool | None = None,
+) -> FloatArray:
+    """Entries of ``left @ right.T`` at some cells.
+
+    ``dense`` tells whether all entries are computed, which rounds otherwise; None if it is faster.
+    """
+    left, right = map(np.ascontiguousarray, (left, right))  # products round by the layout as well
+    if is_dense(len(rows), len(left) * len(right)) if dense is None else dense:
+        return (left @ right.T).ravel().take(cell_codes(rows, columns, len(right)))
     values = np.empty(len(rows))
-    left, right = map(np.ascontiguousarray, (left, right))  # or `take` would copy them each time
     block_cells = 1 + _SIZES.gathered // (1 + left.shape[1])
     for first in range(0, len(rows), block_cells):
         block = slice(first, first + block_cells)
@@ -127,14 +146,17 @@ def products(left: FloatArray, right: FloatArray, rows: IntArray, columns: IntAr
     return values
 
 
-def low_rank_at(low_rank: LowRank, rows: IntArray, columns: IntArray) -> FloatArray:
-    """Entries of the low-rank part at some cells."""
-    return products(low_rank.left * low_rank.singular_values, low_rank.right, rows, columns)
+def low_rank_at(
+    low_rank: LowRank, rows: IntArray, columns: IntArray, *, dense: bool | None = None
+) -> FloatArray:
+    """Entries of the low-rank part at some cells; ``dense`` as in ``products``."""
+    scaled = low_rank.left * low_rank.singular_values
+    return products(scaled, low_rank.right, rows, columns, dense=dense)
 
 
-def at(theta: Theta, rows: IntArray, columns: IntArray) -> FloatArray:
-    """θ at some cells."""
-    return theta.effects.at(rows, columns) + low_rank_at(theta.low_rank, rows, columns)
+def at(theta: Theta, rows: IntArray, columns: IntArray, *, dense: bool | None = None) -> FloatArray:
+    """θ at some cells; ``dense`` as in ``products``."""
+    return theta.effects.at(rows, columns) + low_rank_at(theta.low_rank, rows, columns, dense=dense)
 
 
 def dense(

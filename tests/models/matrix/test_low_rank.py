@@ -4,9 +4,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import literal_imputation as oracle
+from contracts import assert_same
 from low_rank_cells import (
     PENALTIES,
     SHAPE,
@@ -22,6 +23,7 @@ from low_rank_cells import (
 from skfedem import FederatedMatrixImputer
 from skfedem._data.cells import read_cells
 from skfedem._federation import Federation, offsets_of
+from skfedem._serialization import digest, from_bytes, to_bytes
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
@@ -353,9 +355,9 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
     # Presences are rare: where the start is, their variance is a tenth of the largest.
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, (np.arange(40) % 40 == 0) * 1.0, np.full(40, 3.0))
-    federation = Federation(cells, offsets_of([40]), np.ones(1))
+    federation = Federation(cells, offsets_of([40]), np.ones(1), log_base_measure=np.zeros(1))
     imputer = FederatedMatrixImputer(1, family=family, penalty=0.1, step_size=1.0)
-    model = model_of_cells(imputer, federation, (10, 4), np.zeros(1))
+    model = model_of_cells(imputer, federation, (10, 4))
     step = start_run(model).statistics.natural_step
     # Observations are divided by their mean number.
     assert_allclose(1 / step, largest_variance * model.pooled.support.counts.max(), rtol=1e-12)
@@ -364,9 +366,9 @@ def test_the_first_step_is_short_enough_for_any_theta(family, largest_variance):
 def test_the_first_step_is_finite_where_a_run_has_diverged():
     rows, columns = np.divmod(np.arange(40), 4)
     cells = Cells(rows, columns, np.zeros(40), np.ones(40))
-    federation = Federation(cells, offsets_of([40]), np.ones(1))
+    federation = Federation(cells, offsets_of([40]), np.ones(1), log_base_measure=np.zeros(1))
     imputer = FederatedMatrixImputer(1, family="poisson", effects="none")
-    model = model_of_cells(imputer, federation, (10, 4), np.zeros(1))
+    model = model_of_cells(imputer, federation, (10, 4))
     # All means are 0, for exp underflows; warnings are errors.
     low_rank = LowRank(np.full((10, 1), 10**-0.5), np.array([1e5]), np.full((4, 1), -0.5))
     theta = Theta(no_effects((10, 4)), low_rank)
@@ -377,7 +379,7 @@ def pooled_everywhere(counts, family, penalty=0.0):
     """What the server knows of a matrix of which every cell was observed, so many times."""
     support = all_cells(counts.shape, counts.ravel())
     none = Margins(*map(np.zeros, counts.shape))
-    return Pooled(support, none, FAMILIES[family], min(counts.shape), penalty, "none", 0.0)
+    return Pooled(support, none, family, min(counts.shape), penalty, "none", 0.0)
 
 
 def at_zero(shape):
@@ -458,6 +460,26 @@ def test_weights_of_clients_add_up_to_one_whatever_was_observed_again():
     for client_weights in ("n_samples", "uniform"):
         federation = cell_federation(data, client_weights)
         assert federation.weights.sum() == pytest.approx(1, abs=1e-15)
+
+
+@every_family
+def test_clients_get_nothing_of_what_others_observed(family):
+    tasks = []
+    for seed in (0, 1):
+        problem, federation = problem_of(observations(family, overlap=True, seed=seed), family)
+        tasks.append(problem.task)
+    assert digest(tasks[0].for_clients()) == digest(tasks[1].for_clients())
+    # A client computes the same from the bytes.
+    model, parameters = problem.model, start_run(problem.model).parameters
+    received, told = from_bytes(to_bytes((problem.task.for_clients().model, parameters)))
+    clients, batches = np.array([1, 3]), np.array([[0, 2], [1, 1]])
+    sent = received.all_rows(federation, told, clients)
+    assert_same(sent, model.all_rows(federation, parameters, clients))
+    means = [
+        own.minibatch_mean(theta.natural, own.minibatch(federation, clients, batches))
+        for own, theta in ((received, told), (model, parameters))
+    ]
+    assert_array_equal(*means)
 
 
 @every_family

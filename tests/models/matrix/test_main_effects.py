@@ -28,7 +28,7 @@ from skfedem.models.matrix.main_effects import (
 
 def pooled_of(support, margins, family, effects="both", effects_penalty=0.0):
     """What effects beside a given low-rank part are fitted to."""
-    return Pooled(support, margins, FAMILIES[family], 0, 0.0, effects, effects_penalty)
+    return Pooled(support, margins, family, 0, 0.0, effects, effects_penalty)
 
 
 def test_a_large_ridge_leaves_the_intercept_free():

@@ -25,12 +25,12 @@ VISITS = [
 def federation_of_visits(client_weights="n_samples"):
     imputer = FederatedMatrixImputer(family="poisson")
     data = read_cells(imputer, VISITS, family=FAMILIES["poisson"])
-    return data, cell_federation(data, client_weights)
+    return cell_federation(data, client_weights)
 
 
 @pytest.mark.parametrize("chosen", [[0, 1, 2], [1, 2], [0, 2]])
 def test_messages_are_those_of_dense_matrices(chosen):
-    _, federation = federation_of_visits()
+    federation = federation_of_visits()
     rows = ClientRows(federation, np.array(chosen), np.array(chosen))
     visits = [VISITS[k] for k in chosen]
     seen = [~np.isnan(own) for own in visits]
@@ -40,22 +40,25 @@ def test_messages_are_those_of_dense_matrices(chosen):
     assert_array_equal(messages.numbers_of_observations(rows), np.concatenate(counts))
     before = federation.rows.columns.copy()
     for message, axis in ((messages.row_sums, 2), (messages.column_sums, 1)):
-        sums = message(rows, SHAPE[2 - axis])
-        assert_allclose(sums.toarray(), [np.nansum(own, axis=(0, axis)) for own in visits])
+        lengths, lines, sums = message(rows, SHAPE[2 - axis])
+        been = [own.any(axis=(0, axis)) for own in seen]
         # Nothing is sent of where a client was not.
-        assert_array_equal(np.diff(sums.indptr), [own.any(axis=(0, axis)).sum() for own in seen])
+        assert_array_equal(lengths, [own.sum() for own in been])
+        assert_array_equal(lines, np.concatenate([np.flatnonzero(own) for own in been]))
+        want = [np.nansum(own, axis=(0, axis)) for own in visits]
+        assert_allclose(sums, np.concatenate(want)[np.concatenate(been)])
     assert_array_equal(federation.rows.columns, before)
 
 
 @pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
 @pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
 def test_the_server_knows_the_sums_of_all_observations(effects, client_weights):
-    data, federation = federation_of_visits(client_weights)
+    federation = federation_of_visits(client_weights)
     imputer = FederatedMatrixImputer(family="poisson", effects=effects)
     with Workers(1) as workers:
         clients = LocalClients(federation, workers)
-        model = low_rank_model(imputer, clients, SHAPE, data.log_base_measure)
-    names = ["observed_cells", "numbers_of_observations"]
+        model = low_rank_model(imputer, clients, SHAPE)
+    names = ["observed_cells", "numbers_of_observations", "log_base_measure"]
     names += ["row_sums"] * (effects in ("both", "rows"))
     names += ["column_sums"] * (effects in ("both", "columns"))
     assert [message.name for message in clients.messages] == names
