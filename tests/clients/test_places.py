@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
 
 from contracts import assert_same, every_setting, every_solver
