@@ -89,7 +89,6 @@ def message_of_three(case, solver, setting):
     return problem, broadcast, clients, message, last
 
 
-@pytest.mark.usefixtures("cells_one_by_one")
 @every_solver
 @every_setting
 def test_what_is_sent_is_what_the_server_reads_and_as_long_as_is_said(case, solver, setting):
