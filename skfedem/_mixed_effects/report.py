@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._federation import ClientRows, positions_of, read
-from .._typing import FloatArray
+from .._federation import ClientRows, offsets_of, positions_of, read
+from .._typing import FloatArray, IntArray
 from ..models.mixed_effects.conditional import find_modes
 from ..models.mixed_effects.importance import AT_ONCE, importance_sampled
 from ..models.mixed_effects.information import information_of
@@ -63,18 +63,22 @@ def sums_of_sites(
 def site_sums(
     rows: ClientRows, model: MixedEffectsModel, natural: FloatArray, seed: int
 ) -> FloatArray:
-    """``SiteSums`` over the subjects of some clients, as a vector."""
+    """``SiteSums`` over the subjects of each client, as a vector."""
     federation, clients, _ = rows
     n_rows = model.block_rows if model.criterion else AT_ONCE
     lengths = federation.lengths_of(clients)
     assert federation.row_keys is not None  # subjects have labels
     keys, first = federation.row_keys[positions_of(federation.offsets[clients], lengths)], 0
-    total: FloatArray | float = 0.0
-    for block in read(federation, clients, n_rows):
-        own = keys[first : first + len(block.rows)]
-        total = total + _sums_of_subjects(model, natural, model.features(block.rows), seed, own)
+    blocks = []
+    for group, block, in_block, _ in read(federation, clients, n_rows):
+        own = keys[first : first + len(block)]
+        subjects = model.features(block)
+        blocks.append((group, _sums_of_subjects(model, natural, subjects, seed, own, in_block)))
         first += len(own)
-    return np.asarray(total)
+    sums = np.zeros((len(clients), blocks[0][1].shape[1]))
+    for group, of_block in blocks:
+        sums[group] += of_block
+    return sums
 
 
 def _sums_of_subjects(
@@ -83,8 +87,9 @@ def _sums_of_subjects(
     subjects: Subjects,
     seed: int,
     keys: NDArray[np.uint64],
+    lengths: IntArray,
 ) -> FloatArray:
-    """The vector of some subjects, whose keys address random numbers."""
+    """The vectors of clients with so many subjects each, whose keys address random numbers."""
     population = model.population(natural, subjects)
     if model.criterion:
         distribution = conditional(population, subjects, model.n_nodes)
@@ -95,12 +100,14 @@ def _sums_of_subjects(
         draws = importance_sampled(population, subjects, modes, seed, keys)
         log_likelihood, variance = draws.log_likelihood, draws.variance
     effects = population.effects(modes.z)
-    information = information_of(model.layout, population, subjects, modes.z)
-    return np.concatenate(
-        [
-            [subjects.n_subjects, log_likelihood.sum(), variance.sum()],
-            effects.sum(axis=1),
-            (effects**2).sum(axis=1),
-            information[np.triu_indices(len(information))],
-        ]
+    variance = np.broadcast_to(variance, log_likelihood.shape)
+    values = np.concatenate(
+        [[np.ones_like(variance), log_likelihood, variance], effects, effects**2]
     )
+    offsets = offsets_of(lengths)
+    triangles = []
+    for own in map(slice, offsets[:-1], offsets[1:]):
+        at_site = population.take(own), subjects.take(own), modes.z[:, own]
+        information = information_of(model.layout, *at_site)
+        triangles.append(information[np.triu_indices(len(information))])
+    return np.hstack([np.add.reduceat(values, offsets[:-1], axis=1).T, triangles])
