@@ -87,6 +87,7 @@ def one_compartment_infusion(parameters: Arrays, regressors: Arrays) -> FloatArr
     >>> one_compartment_infusion({"V": 20.0, "CL": 2.0}, regressors).round(3)
     array([0.   , 4.532, 2.036])
     """
+    _check_rates(regressors)
     one = _one_compartment(parameters)
     return _superposed(regressors, lambda dose: one.infused(dose.time, dose.duration), one.volume)
 
@@ -206,6 +207,7 @@ def two_compartment_infusion(parameters: Arrays, regressors: Arrays) -> FloatArr
     >>> two_compartment_infusion(parameters, regressors).round(3)
     array([0.   , 0.971])
     """
+    _check_rates(regressors)
     two = _two_compartments(parameters)
     return _superposed(regressors, lambda dose: two.infused(dose.time, dose.duration), two.volume)
 
@@ -248,6 +250,12 @@ def two_compartment_oral(parameters: Arrays, regressors: Arrays) -> FloatArray:
     two, ka = _two_compartments(parameters), parameters["ka"]
     lag = parameters.get("tlag", 0.0)
     return _superposed(regressors, lambda dose: ka * two.absorbed(ka, dose.time - lag), two.volume)
+
+
+def _check_rates(regressors: Arrays) -> None:
+    """Raise KeyError without rates, which would make a bolus of an infusion."""
+    if "rate" not in regressors and "dose_rate_1" not in regressors:
+        raise KeyError("rate")
 
 
 def _superposed(

@@ -32,10 +32,7 @@ def given_doses(regressors: Mapping[str, FloatArray]) -> Iterator[Dose]:
         yield _dose(regressors["dose"], np.zeros(()), time, regressors.get("rate", np.zeros(())))
         return
     if "dose_1" not in regressors:
-        raise KeyError(
-            f"Expected 'dose' or 'dose_1' among the regressors, got {sorted(regressors)}. Name the "
-            "column of the doses in regressors=."
-        )
+        raise KeyError("dose")
     number = 1
     while f"dose_{number}" in regressors:
         rate = regressors.get(f"dose_rate_{number}", np.zeros(()))

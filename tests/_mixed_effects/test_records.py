@@ -139,6 +139,11 @@ def test_responses_need_a_logarithm_where_one_is_taken():
         ({"subject": 0}, "Expected subject to be the name of a column"),
         ({"n_nodes": 0}, "Expected n_nodes"),
         ({"omega": -1.0}, "Expected omega"),
+        (
+            {"start": {"V": 20.0}},
+            r"\['V'\] and the regressors .* reads 'CL' as well. Add it to start",
+        ),
+        ({"regressors": ["time"]}, r"regressors \['time'\], got one that reads 'dose'"),
         ({"covariates": {"CL": ["dose"]}}, "vary and are linearly independent, got"),
         ({"start": {"V": 20.0, "CL": 5.0, "a": 1.0, "b": 1.0, "c": 1.0}}, "at most 4 parameters"),
     ],

@@ -108,7 +108,7 @@ def test_fast_absorption_is_a_bolus():
 
 
 def test_nothing_is_there_before_a_dose():
-    later = {"time": TIMES, "dose_1": 100.0, "dose_time_1": 2.0}
+    later = {"time": TIMES, "dose_1": 100.0, "dose_time_1": 2.0, "dose_rate_1": 50.0}
     for name in NAMES:
         concentration = getattr(pharmacokinetics, name)({**PARAMETERS, "tlag": 0.0}, later)
         assert_array_equal(concentration[TIMES < 2.0], 0.0)
@@ -119,17 +119,21 @@ def test_arrays_broadcast_and_each_element_is_computed_for_itself():
     generator = np.random.default_rng(0)
     shapes = {name: generator.uniform(0.5, 2, (4, 3)) * PARAMETERS[name] for name in PARAMETERS}
     regressors = {"time": TIMES[:, None, None], "dose": np.array([50.0, 100.0, 200.0])}
+    regressors["rate"] = np.array([0.0, 20.0, 40.0])
     for name in NAMES:
         model = getattr(pharmacokinetics, name)
         together = model(shapes, regressors)
         assert together.shape == (len(TIMES), 4, 3)
         alone = model(
             {name: values[1, 2] for name, values in shapes.items()},
-            {"time": TIMES, "dose": 200.0},
+            {"time": TIMES, "dose": 200.0, "rate": 40.0},
         )
         assert_allclose(together[:, 1, 2], alone, rtol=1e-14)
 
 
-def test_a_model_without_doses_says_what_it_lacks():
-    with pytest.raises(KeyError, match="Expected 'dose' or 'dose_1' among the regressors"):
+def test_what_a_model_lacks_is_named():
+    with pytest.raises(KeyError, match="dose"):
         pharmacokinetics.one_compartment_bolus(PARAMETERS, {"time": TIMES})
+    for name in ("one_compartment_infusion", "two_compartment_infusion"):
+        with pytest.raises(KeyError, match="rate"):
+            getattr(pharmacokinetics, name)(PARAMETERS, {"time": TIMES, "dose": 100.0})

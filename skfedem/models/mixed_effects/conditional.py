@@ -97,7 +97,14 @@ def predict(population: Population, subjects: Subjects, gaussian: FloatArray) ->
             for (name, transform), phi in zip(population.transforms.items(), gaussian, strict=True)
         }
         regressors = {name: values[between] for name, values in subjects.regressors.items()}
-        predicted = np.asarray(population.structure(parameters, regressors), dtype=np.float64)
+        try:
+            predicted = np.asarray(population.structure(parameters, regressors), dtype=np.float64)
+        except KeyError as error:
+            raise ValueError(
+                f"Expected a structural model of the parameters {list(parameters)} and the "
+                f"regressors {list(regressors)}, got one that reads {error} as well. Add it to "
+                "start or to regressors."
+            ) from error
     if predicted.shape == shape:
         return predicted
     try:
