@@ -92,7 +92,7 @@ def unseal(data: bytes, key: bytes = b"", most: int = 2**32) -> Message:
     data : bytes
     key : bytes
     most : int
-        Largest length of a body.
+        Largest length of a message.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def unseal(data: bytes, key: bytes = b"", most: int = 2**32) -> Message:
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise Refused(f"size: expected bytes, got a {type(data).__name__}")
-    data = bytes(data) if len(data) <= HEADER_BYTES + most + TAG_BYTES else b""
+    data = bytes(data) if len(data) <= most else b""
     if len(data) < HEADER_BYTES + TAG_BYTES:
         raise Refused("size")
     if not hmac.compare_digest(data[-TAG_BYTES:], hmac.digest(key, data[:-TAG_BYTES], "sha256")):

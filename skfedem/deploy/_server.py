@@ -18,7 +18,9 @@ from .._serialization import from_bytes, to_bytes
 from .._typing import FilePath
 from ._fit_thread import FitThread, Outcome
 from ._messages import (
+    HEADER_BYTES,
     NEVER,
+    TAG_BYTES,
     Kind,
     Message,
     Refused,
@@ -193,8 +195,7 @@ class Server:
         if name not in self._keys:
             raise Refused("sender: not in the roster")
         client = self.roster.index(name)
-        most = 0 if self.done else self._question.most
-        reply = unseal(data, self._keys[name], max(most, _LONGEST_REASON))
+        reply = unseal(data, self._keys[name], self.longest_reply)
         if reply.kind not in (Kind.REPLY, Kind.REFUSAL, Kind.LOST):
             raise Refused(f"kind: {reply.kind.name}")
         if reply.run != self._run:
@@ -222,6 +223,12 @@ class Server:
             raise Refused("duplicate" if same else "contradictory")
         self._contents[client] = self._question.read(client, reply.body)
         self._bodies[client], self._marks[client] = reply.body, mark_of(reply)
+
+    @property
+    def longest_reply(self) -> int:
+        """Largest length of a reply that is not refused for it, in bytes."""
+        most = 0 if self.done else self._question.most
+        return HEADER_BYTES + max(most, _LONGEST_REASON) + TAG_BYTES
 
     @property
     def question(self) -> str:

@@ -1,0 +1,162 @@
+"""Does a deployed fit survive faults, hostile bytes and killed processes?
+
+``faults``: the network loses, repeats, delays, reorders, damages and forges messages, processes die
+at writes to the disk, and old files are restored. Without losses of state, the fit has to be that
+of the simulation, bit for bit; with them, V = Σ w_i V_i has to hold. ``hostile``: classes of bytes
+that nobody should send, and random ones, for the server and for a client, in each kind of phase.
+``kills``: a server and three clients as processes over HTTP, which are killed by SIGKILL at random
+times. ``rounds``: how long a round takes then without kills.
+
+    python examples/benchmarks/deploy_faults.py faults [--n 10000]
+    python examples/benchmarks/deploy_faults.py hostile [--n 500] [--n-random 100000]
+    python examples/benchmarks/deploy_faults.py kills [--n 200]
+    python examples/benchmarks/deploy_faults.py rounds
+"""
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from deployed import Deployment, tables_of
+from faults import Faults
+from hostile import REPLIES, REQUESTS
+from kills import Processes
+from skfedem import FederatedGaussianMixture
+from skfedem.deploy import Policy, _storage
+from skfedem.deploy._messages import Kind, unseal
+
+NOISY = {"omega": 1.0, "participation": 0.7}
+SETTINGS = [{}, NOISY, {"solver": "vr_fedem", "batch_size": 4, **NOISY}]
+
+
+def mixture_of(seed, **parameters):
+    return FederatedGaussianMixture(
+        2, **{"tol": 1e-8, "max_iter": 12, "random_state": seed, **parameters}
+    )
+
+
+def same_fit(got, want):
+    """Whether fits are equal in all bits."""
+    names = ("weights_", "means_", "covariances_", "client_drift_")
+    return (
+        all(np.array_equal(getattr(got, name), getattr(want, name)) for name in names)
+        and all(
+            np.array_equal(got.history_[name], column, equal_nan=True)
+            for name, column in want.history_.items()
+        )
+        and np.array_equal(got._memory.controls, want._memory.controls)
+    )
+
+
+def faults(options):
+    """Inject faults until there are enough."""
+    counts, n_runs, n_same, n_reset, largest, seed = Counter(), 0, 0, 0, 0.0, 0
+    while sum(counts.values()) < options.n:
+        tables, losses = tables_of(4, seed=seed), seed % 2 == 1
+        mixture = mixture_of(seed, **SETTINGS[seed % 3])
+        with TemporaryDirectory() as folder:
+            run = Faults(mixture, tables, folder, seed, 0.05, losses=losses)
+            _storage.synchronise = run.synchronise
+            run.run()
+            got, largest = run.server.result(), max(largest, run.check())
+            counts += run.counts
+            n_reset += sum(own["n_reset"] for own in run.server.history_)
+            if not losses:
+                n_runs, n_same = n_runs + 1, n_same + same_fit(got, mixture.fit(tables))
+        seed += 1
+    for kind, count in counts.most_common():
+        print(f"{count:6d} {kind}")
+    print(f"{sum(counts.values()):6d} faults in {seed} fits of 4 clients")
+    print(f"fits without lost states that equal the simulation: {n_same} of {n_runs}")
+    print(f"clients that started afresh: {n_reset}; largest |V - sum w_i V_i|: {largest:.2g}")
+
+
+def hostile(options):
+    """Send bytes of each class in each kind of phase."""
+    generator, used, changed, n = np.random.default_rng(0), 0, 0, 0
+    for question in ("plan", "set-up", "task", "field", "round"):
+        with TemporaryDirectory() as folder:
+            mixture, policy = mixture_of(0, omega=1.0), Policy(min_rows=1)
+            deployment = Deployment(mixture, tables_of(), Path(folder), policy=policy)
+            deployment.until(question)
+            server, client = deployment.server, deployment.clients["a"]
+            before = server.open()
+            request = dict(before)["a"]
+            reply, file = client.answer(request), Path(folder, "a", "client")
+            state = file.read_bytes()
+            noise = [lambda generator, data: generator.bytes(generator.integers(400))]
+            replies = [*REPLIES.values()] * (options.n // 5) + noise * (options.n_random // 10)
+            requests = [*REQUESTS.values()] * (options.n // 5) + noise * (options.n_random // 10)
+            for make in replies:
+                data = make(generator, reply)
+                used, n = used + (data != reply and server.receive("a", data).used), n + 1
+            for make in requests:
+                used += unseal(client.answer(make(generator, request))).kind != Kind.REFUSAL
+                n += 1
+            changed += server.open() != before or file.read_bytes() != state
+            server.stop()
+    print(f"{n} messages of {len(REPLIES)} classes of replies, {len(REQUESTS)} of requests, noise")
+    print(f"used or answered: {used}; phases in which a state changed: {changed}")
+
+
+def kills(options):
+    """Kill processes of several fits at random times."""
+    generator, n_killed, n_fits, n_same = np.random.default_rng(0), Counter(), 0, 0
+    while n_killed.total() < options.n:
+        tables, n_rounds = tables_of(n_rows=20, seed=n_fits), 300
+        with TemporaryDirectory() as folder:
+            processes = Processes(Path(folder), tables, n_rounds)
+            while n_killed.total() < options.n:
+                time.sleep(generator.uniform(0.05, 1.5))
+                name = str(generator.choice(["server", "a", "b", "c"]))
+                if not processes.kill(name):
+                    break
+                n_killed[name] += 1
+            got = processes.result(600)
+            processes.stop()
+        mixture = mixture_of(
+            0, omega=1.0, participation=0.8, tol=0.0, max_iter=n_rounds, eval_every=100
+        )
+        n_fits, n_same = n_fits + 1, n_same + same_fit(got, mixture.fit(tables))
+    print(f"{n_killed.total()} kills {dict(n_killed)} in {n_fits} fits of 300 rounds")
+    print(f"fits that equal the simulation: {n_same} of {n_fits}")
+
+
+def rounds(options):
+    """Time of a round of three processes with d = 5, with every write on the disk."""
+    generator = np.random.default_rng(0)
+    tables = [generator.normal(k, 1, (1000, 5)) for k in range(3)]
+    with TemporaryDirectory() as folder:
+        processes, times, size = Processes(Path(folder), tables, 300), [], 0
+        while processes.running["server"].is_alive():
+            if processes.n_phases() > size:
+                size = processes.n_phases()
+                times.append(time.perf_counter())
+            time.sleep(0.0005)
+        processes.result(60)
+        processes.stop()
+    taken = 1000 * np.diff(times)[10:]
+    print(f"median of {len(taken)} phases: {np.median(taken):.1f} ms")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["faults", "hostile", "kills", "rounds"])
+    parser.add_argument("--n", type=int)
+    parser.add_argument("--n-random", type=int, default=100_000)
+    options = parser.parse_args()
+    if options.n is None:
+        options.n = {"faults": 10_000, "hostile": 500, "kills": 200}.get(options.what)
+    warnings.simplefilter("ignore")
+    globals()[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

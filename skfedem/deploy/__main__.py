@@ -1,0 +1,122 @@
+"""Commands: ``python -m skfedem.deploy serve plan.toml`` and ``join --name a --data a.csv ...``."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+
+import skfedem
+
+from . import Client, Policy, Server
+from .http import Certificates, HTTPServer, join
+
+
+def serve(path: Path) -> None:
+    """Fit the estimator of a plan, and store it beside the state."""
+    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    options, estimator = plan["server"], dict(plan["estimator"])
+    name = estimator.pop("class")
+    if name not in skfedem.__all__:
+        raise SystemExit(f"Expected a class of skfedem in {path}, got {name!r}.")
+    folder = path.parent
+    keys = plan.get("keys")
+    if keys is not None:
+        keys = {client: (folder / own).read_bytes() for client, own in keys.items()}
+    server = Server(
+        getattr(skfedem, name)(**estimator),
+        options["roster"],
+        folder / options.get("state", "server"),
+        keys=keys,
+        columns=options.get("columns"),
+        min_replies=options.get("min_replies", 1),
+    )
+    certificates = None
+    if "certificates" in plan:
+        files = {kind: folder / own for kind, own in plan["certificates"].items()}
+        certificates = Certificates(**files)
+    host, port = options.get("host", "127.0.0.1"), options.get("port", 8700)
+    timeout = options.get("timeout", 60.0)
+    with HTTPServer(server, host, port, timeout=timeout, certificates=certificates) as served:
+        print(f"{name} for {', '.join(server.roster)} at {served.url}", flush=True)
+        if server.history_:
+            print(f"goes on after phase {len(server.history_) - 1}", flush=True)
+        fitted = served.run()
+    result = folder / options.get("state", "server") / "result.joblib"
+    joblib.dump(fitted, result)
+    n_reset = sum(own["n_reset"] for own in server.history_)
+    print(f"{fitted.n_iter_} rounds; clients that lost their state: {n_reset}; result in {result}")
+
+
+def take_part(options: argparse.Namespace) -> None:
+    """Take part in a fit with the rows of a file."""
+    certificates = None
+    if options.certificate:
+        certificates = Certificates(options.certificate, options.private_key, options.authority)
+    policy = Policy(
+        options.min_rows,
+        options.max_rounds,
+        tuple(options.allow_init),
+        tuple(options.allow_estimators) if options.allow_estimators else None,
+    )
+    key = options.key.read_bytes() if options.key else b""
+    state = options.state or Path(f"{options.name}-state")
+    table = read_csv(options.data)
+    client = Client(options.name, table, state, options.seed, policy, key)
+    print(f"{options.name}: {len(table)} rows of {options.data}; log in {state / 'log.txt'}")
+    join(client, options.server, certificates=certificates)
+
+
+def read_csv(path: Path) -> Any:
+    """Table of a CSV file: with names of columns if the first line has any."""
+    with open(path, encoding="utf-8") as file:
+        first = file.readline()
+    try:
+        [*map(float, first.split(","))]
+    except ValueError:
+        import pandas as pd
+
+        return pd.read_csv(path)
+    return np.loadtxt(path, delimiter=",", ndmin=2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m skfedem.deploy", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    served = commands.add_parser("serve", help="fit the estimator of a plan")
+    served.add_argument("plan", type=Path)
+    joined = commands.add_parser("join", help="take part with the rows of a file")
+    joined.add_argument("--name", required=True, help="name in the roster")
+    joined.add_argument("--data", required=True, type=Path, help="CSV file")
+    joined.add_argument("--server", required=True, help="address of the server")
+    joined.add_argument("--state", type=Path, help="folder of the state; NAME-state by default")
+    joined.add_argument("--seed", type=int, help="by default drawn from the operating system")
+    joined.add_argument("--key", type=Path, help="file of the key shared with the server")
+    for name in ("certificate", "private-key", "authority"):
+        joined.add_argument(f"--{name}", type=Path, help="PEM file")
+    allowed = Policy()
+    joined.add_argument("--min-rows", type=int, default=allowed.min_rows)
+    joined.add_argument("--max-rounds", type=int, default=allowed.max_rounds)
+    joined.add_argument("--allow-init", nargs="*", default=allowed.allow_init)
+    joined.add_argument("--allow-estimators", nargs="*", help="all by default")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; Ctrl-C stops it, and the same command goes on."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "serve":
+            serve(options.plan)
+        else:
+            take_part(options)
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; the same command goes on") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Server and clients over HTTP, with TLS if certificates are given; Python's standard library only.
+
+A client posts its last reply to ``/name``, and gets the next request when there is one for it.
+Only the server listens; clients need no open port.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Condition, Thread
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from .._typing import FilePath
+from ._client import Client
+from ._server import Server
+
+# Seconds that a client's post waits for the next request, and that a connection may be silent.
+_POLL = 20.0
+_SILENCE = 60.0
+# Seconds until a client tries again if the server is away, or does not use its reply.
+_AGAIN = 0.5
+# Header with the verdict on the reply that was posted.
+_VERDICT = "Skfedem-Verdict"
+# Seconds in which clients can hear that the fit has ended.
+_FAREWELL = 30.0
+
+
+class Certificates(NamedTuple):
+    """Files in PEM format for TLS in which both sides show certificates.
+
+    Attributes
+    ----------
+    certificate, private_key : path-like
+        Of this side. The common name of a client's certificate is its name in the roster.
+    authority : path-like
+        Certificates that have to have signed that of the other side.
+    """
+
+    certificate: FilePath
+    private_key: FilePath
+    authority: FilePath
+
+    def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        """TLS 1.2 or later; the other side needs a certificate, too."""
+        context = ssl.create_default_context(purpose, cafile=self.authority)
+        context.load_cert_chain(self.certificate, self.private_key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+class HTTPServer:
+    """Serves a ``Server`` over HTTP, from a thread, until it is closed; a context manager.
+
+    Parameters
+    ----------
+    server : Server
+    host : str, default="127.0.0.1"
+        Address to listen at; by default only this machine can connect.
+    port : int, default=0
+        0 for any free port, see ``url``.
+    timeout : float, default=60.0
+        Seconds after which a round closes with the replies that have come.
+    certificates : Certificates, default=None
+        For TLS; None for HTTP without encryption.
+    report : callable, default=print
+        Called with lines on the progress.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        timeout: float = 60.0,
+        certificates: Certificates | None = None,
+        report: Callable[[str], None] = print,
+    ) -> None:
+        self.server, self.timeout, self.report = server, timeout, report
+        self.changed = Condition()
+        self.is_tls = certificates is not None
+        handler = type("Handler", (_Handler,), {"owner": self})
+        self._http = _Listener((host, port), handler)
+        if certificates is not None:
+            context = certificates.context(ssl.Purpose.CLIENT_AUTH)
+            # Without a handshake, which would let a silent client block all others.
+            self._http.socket = context.wrap_socket(
+                self._http.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self._thread = Thread(target=self._http.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Address for clients."""
+        host, port = self._http.server_address[:2]
+        return f"http{'s' * self.is_tls}://{host!s}:{port}"
+
+    def __enter__(self) -> HTTPServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def run(self) -> Any:
+        """Close phases until the fit has ended, and clients know; its result."""
+        while not self.server.done:
+            self._run_phase()
+        self._say_goodbye()
+        return self.server.result()
+
+    def _run_phase(self) -> None:
+        """Wait for replies until all have come, or the deadline has; close the phase."""
+        server, start = self.server, time.monotonic()
+        question, n_asked, n_phases = server.question, len(server.open()), len(server.history_)
+        with self.changed:
+            self.changed.wait_for(lambda: not server.waiting, self.timeout)
+            missing = server.waiting
+            try:
+                is_closed = server.close()
+            finally:
+                self.changed.notify_all()
+        if not is_closed:
+            self.report(f"phase {n_phases} {question}: waiting for {', '.join(missing)}")
+        elif question != "round" or missing:
+            taken = 1000 * (time.monotonic() - start)
+            n_used = server.history_[-1]["n_used"]
+            self.report(
+                f"phase {n_phases} {question}: {n_used} of {n_asked} replies, {taken:.0f} ms"
+            )
+
+    def _say_goodbye(self) -> None:
+        """Tell clients that the fit has ended."""
+        with self.changed:
+            is_heard = self.changed.wait_for(lambda: not self.server.waiting, _FAREWELL)
+            if not is_heard:
+                missing = ", ".join(self.server.waiting)
+                self.report(f"end: {missing} did not hear that the fit has ended")
+
+    def exchange(self, name: str, reply: bytes) -> tuple[bytes, str]:
+        """Take a reply, if there is one; the next request, if there is one, and the verdict."""
+        with self.changed:
+            verdict = ""
+            if reply:
+                used, reason = self.server.receive(name, reply)
+                verdict = "used" if used else reason
+                self.changed.notify_all()
+                if not used and not reason.startswith("lost"):
+                    self.report(f"reply of {name} not used: {reason}")
+                elif self.server.done:
+                    return b"", verdict
+            self.changed.wait_for(lambda: name in self.server.waiting, _POLL)
+            request = dict(self.server.open()).get(name, b"")
+            return request if name in self.server.waiting else b"", verdict
+
+    def longest_reply(self) -> int:
+        """Largest number of bytes that is read."""
+        with self.changed:
+            return self.server.longest_reply
+
+
+class _Listener(ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: connections break, and strangers knock."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """A connection of a client."""
+
+    owner: HTTPServer
+    protocol_version = "HTTP/1.1"
+    timeout = _SILENCE
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the server reports phases."""
+
+    def do_POST(self) -> None:
+        """Take a reply and answer by a request."""
+        owner, name = self.owner, unquote(self.path[1:])
+        length = self.headers.get("Content-Length", "")
+        if name not in owner.server.roster:
+            self._answer(404)
+        elif owner.is_tls and name != _common_name(self.connection):
+            self._answer(403)
+        elif not length.isdecimal() or int(length) > owner.longest_reply():
+            self._answer(413)
+        else:
+            request, verdict = owner.exchange(name, self.rfile.read(int(length)))
+            self._answer(200, request, verdict)
+
+    def _answer(self, status: int, body: bytes = b"", verdict: str = "") -> None:
+        self.close_connection = status != 200  # a body may be unread
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header(_VERDICT, quote(verdict))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _common_name(connection: Any) -> str | None:
+    """Name in the certificate of the other side, which TLS has verified."""
+    names = [*(connection.getpeercert() or {}).get("subject", ())]
+    return next((value for ((key, value),) in names if key == "commonName"), None)
+
+
+def join(
+    client: Client,
+    url: str,
+    *,
+    certificates: Certificates | None = None,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Take part in a fit until it has ended, however often the server is away meanwhile.
+
+    Parameters
+    ----------
+    client : Client
+    url : str
+        Address of the server.
+    certificates : Certificates, default=None
+        For an address that begins with ``https``.
+    report : callable, default=print
+        Called with lines on the progress.
+    """
+    with closing(_connection(url, certificates)) as connection:
+        _take_part(client, connection, report)
+    report("the fit has ended")
+
+
+def _take_part(
+    client: Client, connection: http.client.HTTPConnection, report: Callable[[str], None]
+) -> None:
+    """Answer requests until the server says that the fit has ended."""
+    reply, said, has_ended = b"", "", False
+    while True:
+        say = ""
+        try:
+            request, verdict = _posted(connection, client.name, reply)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            request, say = b"", f"the server is away ({error}), trying again"
+        else:
+            if verdict not in ("", "used", "duplicate") and not verdict.startswith("lost"):
+                say = f"reply not used: {verdict}"
+        if has_ended:
+            return
+        if say:
+            if say != said:
+                report(say)
+            said = say
+            time.sleep(_AGAIN)
+        reply = client.answer(request) if request else b""
+        has_ended = bool(request) and client.over
+
+
+def _connection(url: str, certificates: Certificates | None) -> http.client.HTTPConnection:
+    """Connection to a server, which is opened by the first post."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port
+    if parts.scheme == "http" and certificates is None:
+        return http.client.HTTPConnection(host, port, timeout=_SILENCE)
+    if parts.scheme != "https" or certificates is None:
+        raise ValueError(
+            f"Expected an address with https and certificates, or with http and none, got {url!r}."
+        )
+    context = certificates.context(ssl.Purpose.SERVER_AUTH)
+    return http.client.HTTPSConnection(host, port, timeout=_SILENCE, context=context)
+
+
+def _posted(connection: http.client.HTTPConnection, name: str, reply: bytes) -> tuple[bytes, str]:
+    """Next request and the verdict on a reply."""
+    connection.request("POST", f"/{quote(name, safe='')}", reply)
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200:
+        raise http.client.HTTPException(f"{response.status} {response.reason}")
+    return body, unquote(response.headers.get(_VERDICT, ""))

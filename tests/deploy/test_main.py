@@ -1,0 +1,83 @@
+"""The commands, and the files that they read."""
+
+from threading import Thread
+
+import joblib
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from deployed import tables_of
+from kills import free_port
+from skfedem import FederatedGaussianMixture
+from skfedem.deploy.__main__ import main, read_csv
+
+PLAN = """
+[estimator]
+class = "FederatedGaussianMixture"
+n_components = 2
+omega = 1.0
+max_iter = 5
+random_state = 0
+
+[server]
+roster = ["a", "b"]
+state = "run"
+port = {port}
+columns = ["age", "weight"]
+
+[keys]
+a = "a.key"
+b = "b.key"
+"""
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_plan_is_served_to_tables_in_files(tmp_path, capsys):
+    pd = pytest.importorskip("pandas")
+    port, tables = free_port(), tables_of(2)
+    (tmp_path / "plan.toml").write_text(PLAN.format(port=port))
+    commands = []
+    for name, rows in zip("ab", tables, strict=True):
+        pd.DataFrame(rows, columns=["age", "weight"]).to_csv(tmp_path / f"{name}.csv", index=False)
+        (tmp_path / f"{name}.key").write_bytes(name.encode() * 32)
+        files = {"data": f"{name}.csv", "state": f"{name}-state", "key": f"{name}.key"}
+        options = [own for key, file in files.items() for own in (f"--{key}", f"{tmp_path}/{file}")]
+        address = ["--server", f"http://127.0.0.1:{port}", "--seed", "0"]
+        commands.append(["join", "--name", name, *options, *address])
+    threads = [Thread(target=main, args=(own,), daemon=True) for own in commands]
+    for thread in threads:
+        thread.start()
+    main(["serve", f"{tmp_path}/plan.toml"])
+    for thread in threads:
+        thread.join(10)
+    got = joblib.load(tmp_path / "run" / "result.joblib")
+    mixture = FederatedGaussianMixture(2, omega=1.0, max_iter=5, random_state=0)
+    assert_array_equal(got.means_, mixture.fit(tables).means_)
+    assert got.feature_names_in_.tolist() == ["age", "weight"]
+    said = capsys.readouterr().out
+    for line in (
+        f"FederatedGaussianMixture for a, b at http://127.0.0.1:{port}",
+        f"a: 15 rows of {tmp_path}/a.csv; log in {tmp_path}/a-state/log.txt",
+        "the fit has ended",
+        f"5 rounds; clients that lost their state: 0; result in {tmp_path}/run/result.joblib",
+    ):
+        assert line in said
+
+
+def test_plans_name_estimators_of_the_package(tmp_path):
+    (tmp_path / "plan.toml").write_text('[estimator]\nclass = "Popen"\n[server]\nroster = ["a"]')
+    with pytest.raises(SystemExit, match="Expected a class of skfedem in .*, got 'Popen'"):
+        main(["serve", f"{tmp_path}/plan.toml"])
+
+
+def test_tables_with_and_without_names(tmp_path):
+    pd = pytest.importorskip("pandas")
+    path = tmp_path / "table.csv"
+    path.write_text("1,2\n3,4.5\n")
+    assert_array_equal(read_csv(path), np.array([[1, 2], [3, 4.5]]))
+    path.write_text("1\n2\n")
+    assert read_csv(path).shape == (2, 1)
+    path.write_text("age,weight\n1,2\n3,4.5\n")
+    table = read_csv(path)
+    assert isinstance(table, pd.DataFrame) and [*table.columns] == ["age", "weight"]

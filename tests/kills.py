@@ -1,0 +1,109 @@
+"""A fit by processes over HTTP, which are killed at random times and started again."""
+
+import os
+import socket
+import time
+from multiprocessing import get_context
+
+import joblib
+import numpy as np
+
+PLAN = """
+[estimator]
+class = "FederatedGaussianMixture"
+n_components = 2
+omega = 1.0
+participation = 0.8
+tol = 0.0
+max_iter = {n_rounds}
+random_state = 0
+eval_every = 100
+
+[server]
+roster = ["a", "b", "c"]
+port = {port}
+timeout = 120
+"""
+
+
+# Processes start from one that has imported everything.
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["skfedem.deploy.__main__"])
+
+
+def command(arguments, folder, output):
+    """What a terminal runs, in a process of its own."""
+    from skfedem.deploy.__main__ import main
+
+    os.chdir(folder)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    main(arguments)
+
+
+def free_port():
+    """A port that nobody listens at."""
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        return own.getsockname()[1]
+
+
+class Processes:
+    """A server and three clients as processes, in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+    tables : list of ndarray
+    n_rounds : int
+    """
+
+    def __init__(self, folder, tables, n_rounds):
+        self.folder, port = folder, free_port()
+        (folder / "plan.toml").write_text(PLAN.format(n_rounds=n_rounds, port=port))
+        own = ["--server", f"http://127.0.0.1:{port}", "--seed", "0", "--max-rounds", "1000000"]
+        self.commands = {"server": ["serve", "plan.toml"]}
+        for name, rows in zip("abc", tables, strict=True):
+            np.savetxt(folder / f"{name}.csv", rows, delimiter=",", fmt="%.17g")
+            self.commands[name] = ["join", "--name", name, "--data", f"{name}.csv", *own]
+        self.running = {}
+        for name in self.commands:
+            self.start(name)
+
+    def start(self, name):
+        """Start a process, again if need be; its output is appended to a file."""
+        arguments = self.commands[name], self.folder, f"{name}.out"
+        self.running[name] = _CONTEXT.Process(target=command, args=arguments)
+        self.running[name].start()
+
+    def kill(self, name):
+        """Kill a process at once, unless it has ended; whether it was killed."""
+        process = self.running[name]
+        if not process.is_alive():
+            return False
+        process.kill()
+        process.join()
+        self.start(name)
+        return True
+
+    def n_phases(self):
+        """Size of the journal, which grows with each phase."""
+        path = self.folder / "server" / "journal"
+        return path.stat().st_size if path.exists() else 0
+
+    def result(self, seconds):
+        """The fitted estimator, when all processes have ended."""
+        end = time.monotonic() + seconds
+        for name, process in self.running.items():
+            process.join(max(0.1, end - time.monotonic()))
+            output = (self.folder / f"{name}.out").read_text()
+            assert process.exitcode == 0, (name, output[-2000:])
+        return joblib.load(self.folder / "server" / "result.joblib")
+
+    def stop(self):
+        """Kill all that still run."""
+        for process in self.running.values():
+            process.kill()
+            process.join()
+            process.close()
