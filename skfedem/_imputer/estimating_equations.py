@@ -14,6 +14,7 @@ depend on which cells were observed, which the server knows.
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.exceptions import ConvergenceWarning
 
 from .._client_vectors import row_indices
-from .._federation import ClientRows, SetUp
+from .._federation import ClientMessage, ClientRows, SetUp
 from .._messages import warn
 from .._typing import BoolArray, FloatArray, IntArray
 from ..models.matrix import messages
@@ -139,6 +140,21 @@ class Estimate(NamedTuple):
 # ---- what clients send: sums over their own cells
 
 
+def each(message: ClientMessage) -> ClientMessage:
+    """Message of each client from a function of the cells of one."""
+
+    @wraps(message)
+    def messages_of(rows: ClientRows, *arguments: Any) -> FloatArray:
+        federation, clients, ids = rows
+        alone = (
+            ClientRows(federation, clients[k : k + 1], ids[k : k + 1]) for k in range(len(ids))
+        )
+        return np.array([message(own, *arguments) for own in alone])
+
+    return messages_of
+
+
+@each
 def scores(rows: ClientRows, observed: Observed, weights: Weights) -> FloatArray:
     """``Dᵀ V⁻¹ (y - ψ')`` times φ, summed over each row, then over each column."""
     cells, own = _own_cells(rows, observed)
@@ -149,6 +165,7 @@ def scores(rows: ClientRows, observed: Observed, weights: Weights) -> FloatArray
     return np.concatenate(observed.support.margins(weights.roots * weights.times(residuals)))
 
 
+@each
 def residual_products(
     rows: ClientRows, observed: Observed, means: FloatArray, variances: FloatArray
 ) -> FloatArray:
@@ -166,6 +183,7 @@ def residual_products(
     return np.array([residuals @ residuals, len(residuals), products.sum(), len(products)])
 
 
+@each
 def observed_sums(
     rows: ClientRows, observed: Observed, groups: IntArray, n_groups: int
 ) -> FloatArray:
@@ -199,10 +217,14 @@ def observed_cells(
     counts = clients.gather(messages.numbers_of_observations)
     support, positions = observed_support(codes, counts, shape)
     n_rows, n_columns = shape
-    margins = Margins(
-        clients.gather(messages.row_sums, n_rows).sum(axis=0),
-        clients.gather(messages.column_sums, n_columns).sum(axis=0),
+    sent = (
+        clients.gather(messages.row_sums, n_rows),
+        clients.gather(messages.column_sums, n_columns),
     )
+    sums: list[Any] = [
+        np.bincount(lines, own, size) for (_, lines, own), size in zip(sent, shape, strict=True)
+    ]
+    margins = Margins(*sums)
     return Observed(support, positions, kept_cells(support, margins, family)), margins
 
 
