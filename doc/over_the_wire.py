@@ -116,7 +116,7 @@ class Node:
         solver = SOLVERS[self.solver]
         message, controls, states = client_half(solver, self.task, broadcast, group)
         self.keep("prepared", self.solver, self.task, controls, tuple(states))
-        return encoded(solver, self.task, message)
+        return encoded(solver, self.task, broadcast, message)
 
     def commit(self):
         """The server has closed the round."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._rows import take_rows
+from ._rows import LabelledRows, take_rows
 from ._typing import ClientWeights, FloatArray, IntArray
 
 # Largest number of clients in a group.
@@ -304,7 +304,7 @@ def little_endian(array: NDArray[Any]) -> NDArray[Any]:
 def _pieces(federation: Federation) -> Iterator[NDArray[Any]]:
     """Yield all rows and their weights in blocks."""
     for reading in read(federation, np.arange(federation.n_clients), _DIGESTED):
-        yield reading.rows
+        yield from reading.rows if isinstance(reading.rows, LabelledRows) else (reading.rows,)
         if reading.sample_weight is not None:
             yield reading.sample_weight
 
@@ -343,7 +343,7 @@ class Reading(NamedTuple):
     """
 
     group: slice
-    rows: NDArray[Any]
+    rows: Any
     lengths: IntArray
     sample_weight: FloatArray | None = None
 

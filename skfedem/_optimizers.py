@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ._serialization import serializable
+
 Array = NDArray[Any]
 
 # Decay of the two moments, and what is added to divisors, as in the paper of Adam.
 _FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8
 
 
+@serializable
 class Moments(NamedTuple):
     """Memory of an optimizer, in the shape of the parameters.
 

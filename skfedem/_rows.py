@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -97,6 +97,33 @@ class ReorderedRows:
 
 
 Rows = NDArray[Any] | JoinedRows | ReorderedRows
+
+
+class LabelledRows:
+    """Rows with a target each, which slices and ``take`` keep; iterates over features and targets.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n_samples, n_features), JoinedRows or ReorderedRows
+    targets : ndarray of shape (n_samples, ...)
+    """
+
+    def __init__(self, features: Rows, targets: NDArray[Any]) -> None:
+        self.features, self.targets = features, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.features, self.targets))
+
+    def __getitem__(self, rows: slice) -> LabelledRows:
+        """Rows of a slice."""
+        return LabelledRows(self.features[rows], self.targets[rows])
+
+    def take(self, positions: IntArray, axis: int = 0) -> LabelledRows:
+        """Copy of rows by their numbers."""
+        return LabelledRows(take_rows(self.features, positions), self.targets[positions])
 
 
 def in_blocks(

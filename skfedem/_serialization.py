@@ -92,7 +92,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple):
         return dict(value._asdict())  # type: ignore[attr-defined]
     if is_dataclass(value):
-        return {own.name: getattr(value, own.name) for own in fields(value)}
+        return {own.name: getattr(value, own.name) for own in fields(value) if own.init}
     return dict(vars(value))
 
 

@@ -105,7 +105,7 @@ def problem_of(
             federation.n_clients, federation.n_samples, omega, participation
         )
     task = Task(model, compressor, omega, 1 / (1 + omega), batch_size=batch_size, seed=seed)
-    return Problem(task, federation.sizes, participation, n_inner), federation
+    return Problem(task, federation.sizes, FEDEM, participation, n_inner), federation
 
 
 def support_of(rows, columns, shape, counts=None):
@@ -142,7 +142,7 @@ def fitted(problem, federation, *, solver=FEDEM, step_size=None, max_iter=3000, 
         clients = LocalClients(federation, workers)
         clients.join(solver, problem.task)
         start = start_run(problem.model)
-        return run(solver, problem, start, options, clients, lambda row: None)
+        return run(problem._replace(solver=solver), start, options, clients, lambda row: None)
 
 
 every_family = pytest.mark.parametrize("family", ["gaussian", "bernoulli", "poisson"])

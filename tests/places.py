@@ -5,6 +5,7 @@ import numpy as np
 from problems import federation_of, group_of, index_of, kept_by
 from skfedem._serialization import from_bytes, to_bytes
 from skfedem.clients.group import client_half, decoded, encoded
+from skfedem.clients.local import LocalClients
 from skfedem.clients.sums import aggregate, segments_of_all, weighted_total
 from skfedem.solvers.base import NoStates
 
@@ -31,7 +32,7 @@ class Place:
             group = group._replace(ids=self.ids[[k]])
             message, controls, states = client_half(self.solver, self.task, broadcast, group)
             self.prepared.append((k, {**states._asdict(), "controls": controls}))
-            sent[int(self.ids[k])] = to_bytes(encoded(self.solver, self.task, message))
+            sent[int(self.ids[k])] = to_bytes(encoded(self.solver, self.task, broadcast, message))
         return sent
 
     def by_client(self, here, vectors):
@@ -110,3 +111,14 @@ class Places:
             for k, i in enumerate(place.ids.tolist()):
                 saved[i] = kept_by(*at, place, k)
         return saved
+
+
+class Lossy(LocalClients):
+    """Clients some of whose messages are lost after they were computed."""
+
+    def round(self, broadcast, active):
+        """Everyone who is active computes; the server gets the messages of some."""
+        super().round(broadcast, active)
+        generator = np.random.default_rng(broadcast.round_index)
+        self.accepted = active[generator.random(len(active)) < 0.5]
+        return super().round(broadcast, self.accepted)

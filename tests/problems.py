@@ -45,6 +45,7 @@ from skfedem.solvers import _from_parameters
 from skfedem.solvers._loop import open_round
 from skfedem.solvers._state import initial_state
 from skfedem.solvers.base import ClientGroup, Problem, Task
+from skfedem.solvers.fedem import FEDEM
 from skfedem.solvers.server import server_half
 
 LENGTHS = (9, 4, 17, 1, 6, 11)
@@ -519,7 +520,7 @@ def make_problem(model, federation, setting=SETTINGS["exact"], *, seed=0, n_inne
         seed=seed,
     )
     task = task._replace(**{k: v for k, v in changes.items() if k in Task._fields})
-    problem = Problem(task, federation.sizes, setting.participation, n_inner)
+    problem = Problem(task, federation.sizes, FEDEM, setting.participation, n_inner)
     return problem._replace(**{k: v for k, v in changes.items() if k not in Task._fields})
 
 
@@ -679,10 +680,11 @@ def run_rounds(
 
     ``places(federation, workers)`` gives the clients, by default all of them in this process.
     """
+    problem = problem._replace(solver=solver)
     with Workers(1) as workers:
         clients = (places or LocalClients)(federation, workers)
         clients.join(solver, problem.task)
-        state = initial_state(solver, problem, start, clients, control_init=control_init)
+        state = initial_state(problem, start, clients, control_init=control_init)
         server = state.server
         yield AfterRound(server, *copies(clients))
         for _ in range(n_rounds):

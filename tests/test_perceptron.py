@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skfedem import FederatedMLPClassifier, FederatedMLPRegressor
+from skfedem.clients.local import LocalClients
 from skfedem.compression import Dithering
 from skfedem.priors import GaussianPrior, LaplacePrior, SpikeSlabPrior
 
@@ -359,6 +360,36 @@ def test_clients_join_and_stay_away(digits):
     assert (after[owners > 2] != before[owners > 2]).any(axis=1).all()
 
 
+@pytest.mark.parametrize("settings", [{"control_variates": True}, {"omega": 1.0}])
+@pytest.mark.parametrize("client_weights", ["n_samples", "uniform"])
+def test_control_variates_of_a_stream_are_means_over_all_known_clients(
+    digits, settings, client_weights
+):
+    _, _, X, y, owners = digits
+    stream = FederatedMLPClassifier((), **QUICK, **settings, client_weights=client_weights)
+    n_rows = np.zeros(10)
+    for present in (owners < 7, owners > 2, owners == 4):
+        stream.partial_fit(X[present], y[present], classes=np.arange(10), clients=owners[present])
+        n_rows += np.bincount(owners[present], minlength=10)
+        memory, known = stream._memory, np.isin(np.arange(10), stream.client_ids_)
+        weights = n_rows[known] / n_rows.sum()
+        if client_weights == "uniform":
+            weights = np.full(known.sum(), 1 / known.sum())
+        want = weights @ memory.controls
+        assert_allclose(memory.server.control, want, rtol=0, atol=1e-12 * abs(want).max())
+        assert want.any()
+
+
+def test_parameters_may_change_between_calls_of_a_stream(digits):
+    _, _, X, y, owners = digits
+    stream = FederatedMLPClassifier((), **QUICK)
+    early = owners < 5
+    stream.partial_fit(X[early], y[early], classes=np.arange(10), clients=owners[early])
+    for change in ({"control_variates": True}, {"keep_local": False}, {"keep_local": True}):
+        stream.set_params(**change).partial_fit(X[~early], y[~early], clients=owners[~early])
+    assert stream.n_iter_ == 4 and np.isfinite(stream.predict_proba(X, clients=owners)).all()
+
+
 def test_regressions_in_streams_keep_their_units():
     generator = np.random.default_rng(0)
     reg = FederatedMLPRegressor((), learning_rate_init=0.1, random_state=0)
@@ -424,9 +455,7 @@ def test_printed_rounds(digits, capsys):
 
 def test_an_interruption_keeps_the_rounds_so_far(digits, monkeypatch):
     tables, targets, X, _, _ = digits
-    from skfedem._perceptron import run
-
-    one_round, calls = run.one_round, []
+    one_round, calls = LocalClients.round, []
 
     def interrupted(*args):
         calls.append(None)
@@ -435,7 +464,7 @@ def test_an_interruption_keeps_the_rounds_so_far(digits, monkeypatch):
         return one_round(*args)
 
     expected = FederatedMLPClassifier((), **{**QUICK, "max_iter": 5}).fit(tables, targets)
-    monkeypatch.setattr(run, "one_round", interrupted)
+    monkeypatch.setattr(LocalClients, "round", interrupted)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 5 rounds"):
         clf = FederatedMLPClassifier((), **QUICK).fit(tables, targets)
     assert_array_equal(clf.predict_proba(X), expected.predict_proba(X))
@@ -506,5 +535,10 @@ def test_refused_in_continued_fits(digits):
 def test_diverged_training_is_an_error():
     X = np.random.default_rng(0).normal(size=(50, 2)) * 1e4
     reg = FederatedMLPRegressor((20,), learning_rate_init=10.0, max_iter=50, random_state=0)
-    with pytest.raises(ValueError, match="its training diverged. Use a smaller learning_rate_init"):
-        reg.fit(X, X[:, 0] ** 2)
+    owners = np.repeat(["Ghent", "Graz"], 25)
+    X[owners == "Ghent"] /= 1e6
+    with pytest.raises(
+        ValueError, match=r"client '(Ghent|Graz)' in round \d+: its training diverged. Use a"
+    ):
+        reg.fit(X, X[:, 0] ** 2, clients=owners)
+    assert not hasattr(reg, "coefs_")

@@ -112,7 +112,7 @@ def test_everything_public_is_annotated():
         "skfedem.clients.group.client_half",
         "skfedem.compression.Compressor.decode",
         "skfedem.inspection.ConvergenceDisplay.from_estimator",
-        "skfedem.models._base.Model.block_rows",
+        "skfedem.models._base.BaseModel.block_rows",
         "skfedem.preprocessing.PerClient.inverse_transform",
         "skfedem.solvers.fedem.estimate",
         "skfedem.theory.vr_cost",

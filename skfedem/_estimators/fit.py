@@ -125,9 +125,7 @@ def best_run(
     model = steps.model(clients)
     problem = federated_problem(settings, model, clients.sizes, solver=steps.solver)
     check_participation(problem.participation, problem.sizes.n_clients)
-    solver, criterion = problem.solver, model.criterion
-    assert solver is not None  # the problem is that of a fit
-    n_common, best = len(clients.messages), None
+    criterion, n_common, best = model.criterion, len(clients.messages), None
     for number, seed in enumerate(seeds):
         state = None  # frees the memory of the last one
         if settings.verbose and len(seeds) > 1:
@@ -136,13 +134,13 @@ def best_run(
             seed = seed_of(settings, seed, resume_from)
             own = problem._replace(task=problem.task._replace(seed=seed))
             del clients.messages[n_common:]  # those of an earlier start
-            clients.join(solver, own.task)
+            clients.join(problem.solver, own.task)
             start = steps.start(own, clients).after(*clients.bits())
             tasks = task and task.begin_start(lambda now: steps.so_far(problem, now))
             options = options_of(settings, own)
             checkpoint = checkpoint_of(settings, name, own, clients, options.step_size, resume_from)
             report = printer(settings.verbose, criterion)
-            state = run(solver, own, start, options, clients, report, checkpoint, tasks)
+            state = run(own, start, options, clients, report, checkpoint, tasks)
         except KeyboardInterrupt:
             # Interrupted between starts: keep the best of those that ended.
             if best is None:

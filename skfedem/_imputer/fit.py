@@ -59,8 +59,7 @@ class MatrixFit(NamedTuple):
             if same_rows(memory, totals, self.ids, digest):
                 clients.messages.clear()  # the server knows these cells already
                 start = start_again(model, memory.model, memory.server, theta)
-                solver = self.settings.solver
-                return continued(memory, solver, problem, clients, start, totals, self.ids, digest)
+                return continued(memory, problem, clients, start, totals, self.ids, digest)
         return start_run(model, theta)
 
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
@@ -88,7 +87,7 @@ class MatrixFit(NamedTuple):
             objective = evaluate(problem, state.server, clients).criterion
         if settings.warm_start:  # only if asked for: it is as large as the data
             totals, digest = self.federation.totals, clients.fingerprint()
-            memory = fitted_state(self.ids, totals, settings.solver, problem, state, digest)
+            memory = fitted_state(self.ids, totals, problem, state, digest)
         return {
             **self.so_far(problem, state),
             "objective_": float(objective),

@@ -71,10 +71,8 @@ class MixtureFit(NamedTuple):
         start = start_again(model, clients, memory.model, memory.server, initial)
         n_new = int(np.count_nonzero(find_labels(memory.ids, self.ids) < 0))
         clients.tell("units", n_moments_told(model), n_new)
-        solver, totals = self.settings.solver, self.federation.totals
-        return continued(
-            memory, solver, problem, clients, start, totals, self.ids, self._digest(clients)
-        )
+        totals, digest = self.federation.totals, self._digest(clients)
+        return continued(memory, problem, clients, start, totals, self.ids, digest)
 
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
         """Fitted attributes after a round."""
@@ -90,9 +88,8 @@ class MixtureFit(NamedTuple):
     def fitted(self, problem: Problem, state: RunState, clients: Clients) -> dict[str, Any]:
         """Fitted attributes after the run."""
         totals, digest = self.federation.totals, self._digest(clients)
-        memory = fitted_state(
-            self.ids, totals, self.settings.solver, problem, state, digest
-        )._replace(row_weight=self.data.row_weight)
+        memory = fitted_state(self.ids, totals, problem, state, digest)
+        memory = memory._replace(row_weight=self.data.row_weight)
         history = {**state.history.as_dict(), "weights": np.array(state.trace)}
         criteria = state.criteria("log_likelihood")
         fitted = fitted_attributes(memory, history, criteria, self.settings)

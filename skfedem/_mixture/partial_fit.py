@@ -101,10 +101,10 @@ def first_call(
     # evaluated here if messages are compressed or clients may be absent, else by the first round.
     whole = problem._replace(task=problem.task._replace(batch_size=None))
     clients.join(FEDEM, whole.task)
-    first = initial_state(FEDEM, whole, start, clients, control_init="zeros", watched=True)
+    first = initial_state(whole, start, clients, control_init="zeros", watched=True)
     first = first._replace(clients=clients.save())
     history = {**first.history.as_dict(), "weights": np.array(first.trace)}
-    memory = fitted_state(ids, federation.totals, FEDEM.name, problem, first)
+    memory = fitted_state(ids, federation.totals, problem, first)
     # The rounds will read these rows again. If the start counted all of them, it would be forgotten
     # more slowly if few clients answer.
     memory = memory._replace(totals=np.zeros(len(ids)), n_samples=_n_expected(problem))
@@ -189,7 +189,7 @@ def _fitted(
     )
     try:
         clients.join(FEDEM, problem.task)
-        fitted = run(FEDEM, problem, start, options, clients, report=lambda row: None)
+        fitted = run(problem, start, options, clients, report=lambda row: None)
     except np.linalg.LinAlgError:
         # Without regularisation, steps of 1 may lead to a singular covariance. A stream has shorter
         # steps.

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from .._callbacks import CallbackSupportMixin, with_callbacks
@@ -15,12 +14,10 @@ from .._data.clients import read_clients
 from .._data.features import check_columns_of_fit, features_of, store
 from .._data.tables import first_table, is_client_list
 from .._data.targets import stacked_targets, targets_of_rows
-from .._history import History
-from .._messages import plural, warn
 from .._parallel import Workers
-from .._parameters import in_python_numbers, unfitted
+from .._parameters import read_parameters, unfitted
 from .._random import seeds_of_runs
-from .._rows import precision_of
+from .._rows import LabelledRows, precision_of
 from .._typing import (
     ClientsLike,
     ClientWeights,
@@ -30,28 +27,36 @@ from .._typing import (
     RowWeights,
     Seed,
 )
+from ..clients.local import LocalClients
 from ..compression import Compressor
 from ..models.perceptron import Perceptron
 from ..priors import Prior
 from ..solvers._fit_task import FitTask
+from ..solvers._fitted_state import FittedState, fitted_state
 from ..solvers._resume import seed_of
-from ..solvers.hard_em import ClientStates, ServerState, Task
+from ..solvers._state import RunState
+from ..solvers._stream import problem_of_some
+from ..solvers.base import Clients, Problem
 from .fitted import FittedPerceptron
+from .outcome import (
+    history_after,
+    last_known,
+    naming_clients,
+    so_far_fitted,
+    warn_of_fit,
+)
 from .run import (
-    Memory,
-    Progress,
     Scores,
     Units,
-    begin,
-    checkpoint_of,
-    go_on,
+    first_start,
     in_units,
-    remember,
+    next_start,
     run_rounds,
-    sparsity,
     units_of,
+    with_absent_clients,
+    with_known_clients,
 )
-from .settings import check_parameters, hidden_sizes, task_of
+from .settings import check_parameters, hidden_sizes, problem_of
 
 Targets = Any
 """Targets of one table, or a list with those of each client."""
@@ -213,7 +218,7 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         self,
         X: ClientsLike,
         y: Targets,
-        memory: Memory | None,
+        memory: FittedState | None,
         n_rounds: int,
         clients: ArrayLike | None,
         sample_weight: RowWeights | None,
@@ -230,12 +235,12 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
                 f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
                 "y is None. Give one for each row of X."
             )
-        settings = in_python_numbers(unfitted(self))
+        settings, checked = read_parameters(self), unfitted(self)
         if memory is not None:
             check_columns_of_fit(self, X)
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
         federation, ids, _ = read_clients(
-            settings,
+            checked,
             X,
             clients,
             sample_weight,
@@ -245,49 +250,60 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         is_classes = self._loss == "log_loss"
         y = stacked_targets(X, y, classes=is_classes, clients=clients, sample_weight=sample_weight)
         targets, n_outputs, attributes = self._encoded(y, memory is not None)
-        units = None if memory is None else memory.units
+        units = None if memory is None else self._units
         if not is_classes:
             units = units or units_of(federation, targets)
             targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
-        seed = seeds_of_runs(self.random_state, 1)[0] if memory is None else memory.seed
-        sizes = (settings.n_features_in_, *hidden_sizes(settings), n_outputs)
-        model = Perceptron(sizes, settings.activation, self._loss, settings.alpha)
-        task = task_of(settings, model, federation, targets, seed_of(self, seed, resume_from))
-        run = begin(task, units) if memory is None else go_on(task, ids, memory)
-        checkpoint = None
-        if not in_stream and (self.checkpoint or resume_from):
-            checkpoint = checkpoint_of(settings, task)
-            if resume_from:
-                run = checkpoint.resumed(resume_from, run)
-        attributes |= features_of(settings)
-        scores = self._scores(task, attributes, units, X_val, y_val)
+        federation = federation._replace(rows=LabelledRows(federation.rows, targets))
+        (seed,) = seeds_of_runs(self.random_state, 1)
+        sizes = (checked.n_features_in_, *hidden_sizes(settings), n_outputs)
+        network = Perceptron(sizes, settings.activation, self._loss, settings.alpha)
+        seed = seed_of(self, seed, resume_from)
+        if in_stream:
+            settings.checkpoint = None
+            if memory is not None:
+                memory, federation = with_known_clients(
+                    memory, federation, ids, self.client_weights
+                )
+        problem = problem_of(settings, network, federation.sizes, seed)
+        if in_stream:
+            problem = problem_of_some(problem, federation.sizes)
+        attributes |= features_of(checked)
+        scores = self._scores(problem, attributes, units, X_val, y_val)
         tasks = FitTask(self, X, y, n_rounds, sample_weight)
 
-        def so_far(run: Any) -> dict[str, Any]:
-            return self._so_far(task, run, attributes, ids, units)
-
-        begun = tasks.begin_start(so_far)
-        with Workers(self.n_jobs) as workers:
-            run, interrupted = run_rounds(
-                settings, task, run, n_rounds, workers, scores, begun, checkpoint
+        with Workers(self.n_jobs) as workers, naming_clients(ids):
+            local = LocalClients(federation, workers)
+            if memory is None:
+                start = first_start(problem, local, units)
+            else:
+                start = next_start(problem, local, memory, federation.totals, ids)
+            begun = tasks.begin_start(
+                lambda state: so_far_fitted(problem, state, attributes, ids, units)
             )
-        after = remember(ids, task, run, units, memory if in_stream else None)
-        history = run.history.as_dict()
+            name = type(self).__name__
+            state = run_rounds(
+                settings, name, problem, start, local, n_rounds, scores, begun, resume_from
+            )
+        after = fitted_state(ids, federation.totals, problem, state)
+        if in_stream and memory is not None:
+            after = with_absent_clients(after, memory)
+        history = state.history.as_dict()
         if units is not None:
             history["loss"] *= units.scale**2
         if in_stream and memory is not None:
-            history = _continued(self.history_, history)
-        fitted = self._so_far(task, run, attributes, after.ids, units)
+            history = history_after(self.history_, history)
+        fitted = so_far_fitted(problem, state, attributes, after.ids, units)
         fitted |= {
             "history_": history,
             "n_iter_": len(history["round"]) - 1,
             "loss_curve_": history["loss"][1:].tolist(),
-            "loss_": _last_known(history["loss"]),
+            "loss_": last_known(history["loss"]),
             "_memory": after,
         }
         store(self, fitted)
         tasks.end()
-        self._warn(task, run, interrupted)
+        warn_of_fit(problem, state)
         return self
 
     def _encoded(
@@ -299,39 +315,12 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         """
         raise NotImplementedError
 
-    def _last_memory(self) -> Memory | None:
+    def _last_memory(self) -> FittedState | None:
         return getattr(self, "_memory", None)
-
-    def _so_far(
-        self,
-        task: Task,
-        run: Progress,
-        attributes: dict[str, Any],
-        ids: NDArray[Any],
-        units: Units | None,
-    ) -> dict[str, Any]:
-        """Fitted attributes from the state of a run."""
-        model, centres = task.training.model, run.server.shared.weights
-        if units is not None:
-            centres = model.with_outputs_in(centres, units.mean, units.scale)
-        layers = model.split(centres if len(centres) > 1 else centres[0])
-        return {
-            "coefs_": [coefficients.copy() for coefficients, _ in layers],
-            "intercepts_": [intercepts.copy() for _, intercepts in layers],
-            "n_layers_": len(model.sizes),
-            "n_outputs_": model.sizes[-1],
-            "out_activation_": _out_activation(model),
-            "sparsity_": sparsity(task, run.server),
-            "n_clients_": len(ids),
-            "client_ids_": ids.copy(),
-            "_activation": model.activation,
-            "_memory": None,
-            **attributes,
-        }
 
     def _scores(
         self,
-        task: Task,
+        problem: Problem,
         attributes: dict[str, Any],
         units: Units | None,
         X_val: Any,
@@ -343,67 +332,20 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         targets_of_rows(
             X_val, y_val, classes=self._loss == "log_loss"
         )  # raises for what does not match
-        by_client = is_client_list(X_val) and task.keep_local
-        n_clients = task.federation.n_clients
+        n_clients, totals = problem.sizes.n_clients, problem.sizes.lengths
+        by_client = is_client_list(X_val) and problem.model.keep_local
         if by_client and len(X_val) != n_clients:
             raise ValueError(
                 f"Expected validation data of the {n_clients} clients of X, got a list of "
                 f"{len(X_val)} tables. Give one for each, or one table."
             )
-        ids = np.arange(n_clients)
 
-        def scores(server: ServerState, states: ClientStates) -> tuple[float, float]:
-            model = unfitted(self)
-            run = Progress(server, states, History())
-            memory = Memory(ids, server, states, 0, units)
-            store(model, self._so_far(task, run, attributes, ids, units), _memory=memory)
-            score = model.score(X_val, y_val)
-            return score, model._mean_own_score(X_val, y_val) if by_client else nan
+        def scores(state: RunState, clients: Clients) -> dict[str, float]:
+            model, numbers = unfitted(self), np.arange(n_clients)
+            state = state._replace(clients=clients.save())
+            memory = fitted_state(numbers, totals, problem, state)
+            store(model, so_far_fitted(problem, state, attributes, numbers, units), _memory=memory)
+            own = model._mean_own_score(X_val, y_val) if by_client else nan
+            return {"score": model.score(X_val, y_val), "local_score": own}
 
         return scores
-
-    def _warn(self, task: Task, run: Progress, interrupted: bool) -> None:
-        """Give the warnings that apply to a fit."""
-        n_rounds = len(run.history.column("round")) - 1
-        if interrupted:
-            warn(
-                f"Interrupted from the keyboard after {plural(n_rounds, 'round')}: the estimator "
-                "has the parameters reached by then. With warm_start=True, the next fit starts "
-                "from them.",
-                ConvergenceWarning,
-            )
-        if task.prior.sent(run.server.shared) is None:
-            return
-        layers = task.training.model.split(run.server.shared.weights[0])
-        for depth, (coefficients, _) in enumerate(layers):
-            if not coefficients.any():
-                warn(
-                    f"All coefficients of layer {depth} were pruned, so that predictions do not "
-                    "depend on X. Use a smaller l0_penalty or target_sparsity, or more "
-                    "warmup_rounds.",
-                    ConvergenceWarning,
-                )
-                return
-
-
-def _out_activation(model: Perceptron) -> str:
-    """Name of the function of the outputs, as in scikit-learn."""
-    if model.loss == "squared_error":
-        return "identity"
-    return "logistic" if model.sizes[-1] == 1 else "softmax"
-
-
-def _continued(
-    before: dict[str, NDArray[Any]], history: dict[str, NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
-    """History of earlier calls, followed by the rounds of this one."""
-    rows = {name: column[1:].copy() for name, column in history.items()}
-    for name in ("round", "epoch"):
-        rows[name] += before[name][-1]
-    return {name: np.concatenate([before[name], rows[name]]) for name in history}
-
-
-def _last_known(losses: NDArray[Any]) -> float:
-    """Loss of the last round with clients; NaN if there was none."""
-    known = losses[~np.isnan(losses)]
-    return float(known[-1]) if len(known) else nan

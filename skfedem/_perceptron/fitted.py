@@ -135,8 +135,8 @@ class FittedPerceptron(BaseEstimator):
         places = find_labels(memory.ids, ids).tolist()
         own, took_part = memory.states.parameters, memory.states.took_part
         models = [own[[k]] if k >= 0 and took_part[k] else None for k in places]
-        if memory.units is not None:
-            mean, scale = memory.units
+        if self._units is not None:
+            mean, scale = self._units
             models = [
                 None if own is None else model.with_outputs_in(own, mean, scale) for own in models
             ]

@@ -1,4 +1,4 @@
-"""From the parameters of a federated perceptron to its prior and its task.
+"""From the parameters of a federated perceptron to its prior and its problem.
 
 ``estimator`` and ``settings`` are the estimator, of which only parameters are read.
 """
@@ -9,9 +9,8 @@ from numbers import Integral
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .._federation import Federation
+from .._federation import ClientSizes
 from .._parameters import (
     check_choice,
     check_counts,
@@ -24,14 +23,13 @@ from .._parameters import (
     is_auto,
 )
 from .._typing import ClientWeights
-from ..compression import Compressor
 from ..models.perceptron import ACTIVATIONS, Perceptron
 from ..participation import check_participation
 from ..priors import GaussianPrior, LaplacePrior, MixturePrior, Prior, SpikeSlabPrior
-from ..solvers._from_parameters import _check_compressor, _compressor_of, _worst_omega
-from ..solvers._local_training import Training
+from ..solvers._from_parameters import check_compressor, compressor_of, worst_omega
 from ..solvers._resume import check_checkpoint_parameters
-from ..solvers.hard_em import Task
+from ..solvers.base import Problem, Task
+from ..solvers.hard_em import HierarchicalModel, ServerOptimizer, hard_em
 
 PRIORS = ("gaussian", "laplace", "mixture", "spike_slab")
 SERVER_OPTIMIZERS = ("average", "sgd", "adam", "adamax")
@@ -69,7 +67,7 @@ def check_parameters(estimator: Any) -> None:
         check_switch(name, getattr(estimator, name))
     check_n_jobs(estimator.n_jobs)
     check_verbose(estimator.verbose)
-    _check_compressor(estimator.compressor, estimator.omega)
+    check_compressor(estimator.compressor, estimator.omega)
     check_checkpoint_parameters(estimator)
     _check_combination(estimator, prior_of(estimator))
 
@@ -146,64 +144,52 @@ def prior_of(estimator: Any) -> Prior:
     )
 
 
-def task_of(
-    settings: Any,
-    model: Perceptron,
-    federation: Federation,
-    targets: NDArray[Any],
-    seed: int,
-) -> Task:
-    """Task of a fit with the parameters of an estimator."""
-    prior = prior_of(settings)
-    if prior.gated:
-        prior = prior.for_groups(model.groups(_kind_of_gates(prior, model)))
-    training = Training(
-        model=model,
-        targets=targets,
+def problem_of(settings: Any, network: Perceptron, sizes: ClientSizes, seed: int) -> Problem:
+    """Problem of a fit with the parameters of an estimator."""
+    model = HierarchicalModel(
+        network,
+        prior_of(settings),
         local_epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
         learning_rate=settings.learning_rate_init,
-        seed=seed,
-    )
-    compressor = _compressor_of(settings) if settings.omega > 0 else None
-    rate = settings.server_learning_rate
-    if is_auto(rate):
-        # With momentum, of steps that add up to an average.
-        adaptive = settings.server_optimizer.startswith("adam")
-        rate = _ADAPTIVE_RATE if adaptive else 1 - settings.server_momentum
-    return Task(
-        federation=federation,
-        training=training,
-        prior=prior,
-        server_optimizer=settings.server_optimizer,
-        server_learning_rate=rate,
-        server_momentum=settings.server_momentum,
         control_variates=bool(settings.control_variates),
-        participation=settings.participation,
-        compressor=compressor,
-        control_step=_control_step(settings, prior, compressor, model.n_parameters),
         keep_local=bool(settings.keep_local),
     )
+    compressor = compressor_of(settings)
+    omega, _ = worst_omega(compressor, np.array([network.n_parameters]))
+    control_step = _control_step(settings, model.prior, omega)
+    task = Task(
+        model,
+        compressor,
+        omega,
+        control_step,
+        has_controls=model.control_variates or control_step > 0,
+        batch_size=settings.batch_size,
+        seed=seed,
+    )
+    return Problem(
+        task,
+        sizes,
+        hard_em(_optimizer_of(settings)),
+        participation=settings.participation,
+        random_estimates=True,
+    )
 
 
-def _kind_of_gates(prior: Any, model: Perceptron) -> str:
-    """Kind of the groups that are pruned."""
-    has_units = len(model.sizes) > 2
-    if prior.gates == "units" and not has_units:
-        raise ValueError(
-            "Expected hidden layers with gates='units', got hidden_layer_sizes=(). Use "
-            "gates='features', or 'weights'."
-        )
-    if prior.gates != "auto":
-        return prior.gates
-    return "units" if has_units else "features"
+def _optimizer_of(settings: Any) -> ServerOptimizer:
+    """Optimizer of the server."""
+    name, rate, momentum = (
+        settings.server_optimizer,
+        settings.server_learning_rate,
+        settings.server_momentum,
+    )
+    if is_auto(rate):
+        # With momentum, of steps that add up to an average.
+        rate = _ADAPTIVE_RATE if name.startswith("adam") else 1 - momentum
+    return ServerOptimizer(name, rate, momentum)
 
 
-def _control_step(settings: Any, prior: Prior, compressor: Compressor | None, length: int) -> float:
+def _control_step(settings: Any, prior: Prior, omega: float) -> float:
     """Step size α of the memories V_i of the updates."""
     if not is_auto(settings.control_step):
         return float(settings.control_step)
-    if compressor is None or not prior.remembers:
-        return 0.0
-    omega, _ = _worst_omega(compressor, np.array([length]))
-    return _LEARNING / (1 + omega)
+    return _LEARNING / (1 + omega) if omega and prior.remembers else 0.0

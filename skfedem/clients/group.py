@@ -62,10 +62,10 @@ def client_half(
     return message, controls, states
 
 
-def encoded(solver: Solver, task: Task, message: Message) -> EncodedMessage:
+def encoded(solver: Solver, task: Task, broadcast: Broadcast, message: Message) -> EncodedMessage:
     """The message of a single client as it travels."""
     if solver.codec:
-        content = solver.codec.encode(task, message)
+        content = solver.codec.encode(task, broadcast, message)
     else:
         content = task.compressor.encode(message.sent.ravel())
     return EncodedMessage(

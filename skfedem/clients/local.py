@@ -110,7 +110,9 @@ class LocalClients:
         """Tell all clients solver and task; their states are those before the first round."""
         self.solver, self.task = solver, task
         self.vectors = task.model.vectors(self.federation)
-        self.shards = shards_of(self.federation.lengths, task.model.block_rows)
+        self.shards = np.array([0, self.federation.n_clients])  # if nothing is summed
+        if solver.aggregates:
+            self.shards = shards_of(self.federation.lengths, task.model.block_rows)
         self.controls = np.empty(0)  # frees those of an earlier run
         if task.has_controls:
             self.controls = self.vectors.zeros()

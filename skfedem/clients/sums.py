@@ -11,7 +11,7 @@ from .._client_vectors import ClientVectors, sum_by_shard
 from .._federation import MOST_CLIENTS, ClientSizes, client_groups, offsets_of
 from .._typing import FloatArray, IntArray
 from ..models.client_rows import sum_of_rows
-from ..solvers.base import AggregatedMessages, Message, Solver, Task
+from ..solvers.base import AggregatedMessages, Message, Solver, Task, stacked
 
 # Clients are cut into at most this many shards, by their numbers of rows alone, ...
 MOST_SHARDS = 16
@@ -168,18 +168,6 @@ def aggregated(
         uncompressed=weighted([own.uncompressed for own in messages], 0.0),
         each=stacked(messages) if messages and not solver.aggregates else None,
     )
-
-
-def stacked(parts: list[Any]) -> Any:
-    """Concatenated arrays of nested NamedTuples, whose first axis counts clients; added numbers."""
-    first = parts[0]
-    if first is None:
-        return None
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)
-    if isinstance(first, int):
-        return sum(parts)
-    return type(first)(*(stacked([*own]) for own in zip(*parts, strict=True)))
 
 
 def sum_in_order(messages: FloatArray, total: FloatArray | float = 0.0) -> FloatArray:

@@ -123,10 +123,10 @@ def _rare_bits(rare: BoolArray) -> list[BoolArray]:
     return [ranges, number_bits(positions, k)]
 
 
-def message(form: int, bits: Sequence[BoolArray], *floats: FloatArray) -> bytes:
+def message(form: int, bits: Sequence[BoolArray], *floats: FloatArray | bytes) -> bytes:
     """Message of arrays of bits and arrays of floats."""
     body = bytes([form]) + np.packbits(np.concatenate(bits)).tobytes()
-    body += b"".join(array.tobytes() for array in floats)
+    body += b"".join(bytes(array) for array in floats)
     # In the other order, some bursts of 13 bits at the end would pass.
     return body + crc_hqx(body, 0xFFFF).to_bytes(2, "big")
 
@@ -247,9 +247,7 @@ class Reader:
 
     def floats(self, n_floats: int, dtype: str) -> FloatArray:
         """Read floats, which start at a whole byte."""
-        n_padding = -self._start % 8
-        if self._bits(self.skip(n_padding), n_padding).any():
-            raise damage("zeros after the last bit", "a one")
+        self._pad()
         start, size = self._start // 8, n_floats * np.dtype(dtype).itemsize
         chosen = self._body[start : start + size]
         if len(chosen) != size:
@@ -259,6 +257,18 @@ class Reader:
             floats = np.frombuffer(chosen, dtype).astype(np.float64)
         check_finite(floats, hint=_SEND_AGAIN)
         return floats
+
+    def _pad(self) -> None:
+        """Pass over the bits to the next whole byte."""
+        n_padding = -self._start % 8
+        if self._bits(self.skip(n_padding), n_padding).any():
+            raise damage("zeros after the last bit", "a one")
+
+    def rest(self) -> bytes:
+        """Read the bytes from the next whole one to the end."""
+        self._pad()
+        start, self._start = self._start // 8, 8 * len(self._body)
+        return self._body[start:]
 
     def end(self) -> None:
         """Raise if there is more to read."""

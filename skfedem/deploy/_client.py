@@ -328,7 +328,7 @@ class Client:
         broadcast = Broadcast(**told, message_units=message_units_of(task, told["parameters"]))
         group = ClientGroup(*rows, held.controls, states)
         message, controls, states = client_half(solver, task, broadcast, group)
-        sent = encoded(solver, task, message)
+        sent = encoded(solver, task, broadcast, message)
         after = held._replace(n_rounds=held.n_rounds + 1, controls=controls, states=tuple(states))
         return message_to_bytes(sent), after
 

@@ -231,7 +231,7 @@ class RemoteClients:
         self._start, self._n_joined = self._n_joined, self._n_joined + 1
         participation = self.plan["parameters"].get("participation", 1.0)
         is_random = solver.is_random or task.model.is_random
-        problem = Problem(task, self.sizes, participation, random_estimates=is_random)
+        problem = Problem(task, self.sizes, solver, participation, random_estimates=is_random)
         self._is_exact = problem.exact
         told = {"start": self._start, "solver": solver.name, "task": self.task}
         self._ask("task", told, _nothing, 0)

@@ -20,6 +20,7 @@ from scipy.linalg import blas
 
 from .._client_vectors import ClientVectors, DenseLayout
 from .._federation import ClientSizes, Federation, read
+from .._history import FLOAT_BITS
 from .._rows import take_rows
 from .._typing import FloatArray, IntArray
 
@@ -103,6 +104,8 @@ class Start(NamedTuple):
         Bits that were sent to compute the start.
     n_passes : int
         Number of E-steps over all rows that were needed.
+    memory : NamedTuple or None
+        What a server's half of a solver's own keeps, before the first round.
     kept : NamedTuple or None
         States of server and clients of an earlier run that this one continues.
     has_field : bool
@@ -114,6 +117,7 @@ class Start(NamedTuple):
     uplink_bits: int = 0
     downlink_bits: int = 0
     n_passes: int = 0
+    memory: Any = None
     kept: NamedTuple | None = None
     has_field: bool = True
 
@@ -125,33 +129,23 @@ class Start(NamedTuple):
         )
 
 
-class Model(ABC):
-    """Contract between a model and the solvers.
+class BaseModel(ABC):
+    """What the round loop needs to know of any model.
 
-    Parameters (θ) are a NamedTuple with at least the field ``natural``: φ(θ), or values from which
-    the clients compute it. The server's statistics Ŝ may be a vector or a NamedTuple; solvers do
-    not look inside. Fields, control variates and the clients' statistics are vectors; ``vectors``
-    describes their layout in memory.
-
-    Only the abstract methods are required. Without a criterion, nothing is evaluated; without a
-    surrogate, runs end with ``max_iter``; without bounds, step sizes have to be given.
+    Parameters (θ) are a NamedTuple, and so may the server's statistics Ŝ be; solvers do not look
+    inside. Control variates are vectors; ``vectors`` describes their layout in memory.
     """
 
     criterion: str = ""
-    """Name of the criterion, see ``criterion_value``; "" if the model has none."""
-
-    n_quiet: int = 1
-    """Number of consecutive changes of the criterion below ``tol`` that end exact rounds."""
+    """Name of the criterion, see ``Model.criterion_value``; "" if the model has none."""
 
     is_random: bool = False
-    """Whether ``all_rows`` is a random estimate, such as that of a sampled E-step. Then no round is
-    exact, and automatic steps decrease. ``all_rows`` has to be a pure function even so: its random
-    numbers depend on φ(θ) and the rows only. Markov chains, which go on from round to round, belong
-    to a solver."""
+    """Whether estimates from all rows, such as those of a sampled E-step, are random. Then no round
+    is exact, and automatic steps decrease. ``Model.all_rows`` has to be a pure function even so:
+    its random numbers depend on φ(θ) and the rows only. Markov chains, which go on from round to
+    round, belong to a solver."""
 
-    # ---- clients
-
-    def for_clients(self) -> Model:
+    def for_clients(self) -> BaseModel:
         """The model as clients get it, without what only the server may know."""
         return self
 
@@ -159,6 +153,90 @@ class Model(ABC):
     @abstractmethod
     def n_statistics(self) -> int:
         """Length q of the server's vectors, and of the clients' unless ``vectors`` differs."""
+
+    @abstractmethod
+    def maximization(self, statistics: Any) -> Parameters:
+        """M-step, the map T from statistics to parameters. It does not depend on the data."""
+
+    @property
+    def block_rows(self) -> int:
+        """Number of rows for which an E-step fits into the processor's cache."""
+        return max(64, 2**19 // self.n_statistics)
+
+    def vectors(self, clients: Federation | ClientSizes) -> ClientVectors:
+        """Layout of the clients' vectors in memory: one of length q for each client."""
+        return DenseLayout(clients.n_clients, self.n_statistics)
+
+    def message_lengths(self, sizes: ClientSizes) -> IntArray:
+        """Distinct lengths of the clients' vectors, in increasing order."""
+        return np.array([self.n_statistics])
+
+    def reference(self, statistics: Any) -> FloatArray | float:
+        """Ŝ, which clients subtract from s̄_i to obtain their field; 0 if s̄_i is a field."""
+        return statistics
+
+    def message_units(self, parameters: Parameters) -> Any:
+        """Units for compression, in which the noise of rows should be similar in all directions.
+
+        Returns
+        -------
+        message_units : object or None
+            Object with methods ``to_components`` and ``to_standard``, which map client vectors to
+            these units and back. None, the default, for the units of the statistics.
+        """
+        return None
+
+    # ---- bits and records
+
+    def uplink_numbers(self, sizes: ClientSizes) -> int:
+        """Number of floats in one vector of each client."""
+        return self.n_statistics * sizes.n_clients
+
+    def downlink_numbers(
+        self, sizes: ClientSizes, clients: IntArray, parameters: Parameters
+    ) -> int:
+        """Number of floats in the server's messages of φ(θ) and Ŝ to some clients.
+
+        By default the size of Ŝ for each: φ(T(Ŝ)) follows from it and the model's constants.
+        """
+        return self.n_statistics * len(clients)
+
+    def downlink_bits(self, sizes: ClientSizes, clients: IntArray, parameters: Parameters) -> int:
+        """Number of bits of these messages."""
+        return FLOAT_BITS * self.downlink_numbers(sizes, clients, parameters)
+
+    @property
+    def n_uncompressed(self) -> int:
+        """Number of floats that each client also sends in a round of a stream, and receives."""
+        return 0
+
+    def constants(self) -> NDArray[Any]:
+        """Array of the numbers that a saved statistic depends on.
+
+        A checkpoint is refused if these numbers, the class of the model, or fixed parameters of the
+        estimator differ. By default, these are the numbers among the model's attributes.
+        """
+        return np.array([value for value in vars(self).values() if isinstance(value, int | float)])
+
+    def trace(self, parameters: Parameters) -> NDArray[Any]:
+        """Array to be stored in the history after each round; by default an empty one."""
+        return np.empty(0)
+
+
+class Model(BaseModel):
+    """Contract between a model and the solvers of EM.
+
+    Parameters have at least the field ``natural``: φ(θ), or values from which the clients compute
+    it. Fields and the clients' statistics are vectors, like control variates.
+
+    Only the abstract methods are required. Without a criterion, nothing is evaluated; without a
+    surrogate, runs end with ``max_iter``; without bounds, step sizes have to be given.
+    """
+
+    n_quiet: int = 1
+    """Number of consecutive changes of the criterion below ``tol`` that end exact rounds."""
+
+    # ---- clients
 
     @abstractmethod
     def all_rows(
@@ -180,32 +258,11 @@ class Model(ABC):
         ``natural`` comes from a broadcast or from ``kept_natural``.
         """
 
-    @property
-    def block_rows(self) -> int:
-        """Number of rows for which an E-step fits into the processor's cache."""
-        return max(64, 2**19 // self.n_statistics)
-
-    def vectors(self, clients: Federation | ClientSizes) -> ClientVectors:
-        """Layout of the clients' vectors in memory: one of length q for each client."""
-        return DenseLayout(clients.n_clients, self.n_statistics)
-
-    def message_lengths(self, sizes: ClientSizes) -> IntArray:
-        """Distinct lengths of the clients' vectors, in increasing order."""
-        return np.array([self.n_statistics])
-
-    def reference(self, statistics: Any) -> FloatArray | float:
-        """Ŝ, which clients subtract from s̄_i to obtain their field; 0 if s̄_i is a field."""
-        return statistics
-
     def kept_natural(self, federation: Federation, natural: Any, clients: IntArray) -> FloatArray:
         """φ(θ) as client vectors, which clients store between rounds."""
         return np.broadcast_to(natural, (len(clients), self.n_statistics))
 
     # ---- server
-
-    @abstractmethod
-    def maximization(self, statistics: Any) -> Parameters:
-        """M-step, the map T from statistics to parameters. It does not depend on the data."""
 
     @abstractmethod
     def server_step(
@@ -221,30 +278,38 @@ class Model(ABC):
         field = field[: self.n_statistics]
         return float(blas.ddot(field, field))  # without NumPy's warnings of an overflow
 
-    def uplink_numbers(self, sizes: ClientSizes) -> int:
-        """Number of floats in one vector of each client."""
-        return self.n_statistics * sizes.n_clients
+    def stream_field(
+        self,
+        parameters: Parameters,
+        statistics: Any,
+        field: FloatArray,
+        uncompressed: FloatArray | float,
+        step_size: float,
+    ) -> FloatArray:
+        """Field of a round of a stream, including that of constants which a fit sends only once.
 
-    def downlink_numbers(
-        self, sizes: ClientSizes, clients: IntArray, parameters: Parameters
-    ) -> int:
-        """Number of floats in the server's messages of φ(θ) and Ŝ to some clients.
+        Constants of the rows that T needs are then appended to Ŝ, and their field to H. In each
+        round, clients send what the server needs for this field, uncompressed.
 
-        By default the size of Ŝ for each: φ(T(Ŝ)) follows from it and the model's constants.
+        Parameters
+        ----------
+        parameters : NamedTuple
+            Parameters of the broadcast.
+        statistics : ndarray or NamedTuple
+            Ŝ before the step.
+        field : ndarray
+            H.
+        uncompressed : ndarray or 0.0
+            Weighted mean of what the clients that take part sent in addition.
+        step_size : float
+            γ.
+
+        Returns
+        -------
+        field : ndarray
+            H, followed by the field of the constants; by default only H.
         """
-        return self.n_statistics * len(clients)
-
-    def constants(self) -> NDArray[Any]:
-        """Array of the numbers that a saved statistic depends on.
-
-        A checkpoint is refused if these numbers, the class of the model, or fixed parameters of the
-        estimator differ. By default, these are the numbers among the model's attributes.
-        """
-        return np.array([value for value in vars(self).values() if isinstance(value, int | float)])
-
-    def trace(self, parameters: Parameters) -> NDArray[Any]:
-        """Array to be stored in the history after each round; by default an empty one."""
-        return np.empty(0)
+        return field
 
     # ---- stopping
 
@@ -286,57 +351,6 @@ class Model(ABC):
         k_in is as in Proposition 25; p and ``1 + ω_p`` are ours. None if it is unknown.
         """
         return None
-
-    # ---- messages
-
-    def message_units(self, parameters: Parameters) -> Any:
-        """Units for compression, in which the noise of rows should be similar in all directions.
-
-        Returns
-        -------
-        message_units : object or None
-            Object with methods ``to_components`` and ``to_standard``, which map client vectors to
-            these units and back. None, the default, for the units of the statistics.
-        """
-        return None
-
-    @property
-    def n_uncompressed(self) -> int:
-        """Number of floats that each client also sends in a round of a stream, and receives."""
-        return 0
-
-    def stream_field(
-        self,
-        parameters: Parameters,
-        statistics: Any,
-        field: FloatArray,
-        uncompressed: FloatArray | float,
-        step_size: float,
-    ) -> FloatArray:
-        """Field of a round of a stream, including that of constants which a fit sends only once.
-
-        Constants of the rows that T needs are then appended to Ŝ, and their field to H. In each
-        round, clients send what the server needs for this field, uncompressed.
-
-        Parameters
-        ----------
-        parameters : NamedTuple
-            Parameters of the broadcast.
-        statistics : ndarray or NamedTuple
-            Ŝ before the step.
-        field : ndarray
-            H.
-        uncompressed : ndarray or 0.0
-            Weighted mean of what the clients that take part sent in addition.
-        step_size : float
-            γ.
-
-        Returns
-        -------
-        field : ndarray
-            H, followed by the field of the constants; by default only H.
-        """
-        return field
 
 
 class RowModel(Model):

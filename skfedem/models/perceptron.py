@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from .._random import INITIALISATION, generator
+from .._serialization import serializable
 from .._typing import FloatArray, IntArray
 
 Array = NDArray[Any]
@@ -62,6 +63,7 @@ class Groups(NamedTuple):
     layers: IntArray
 
 
+@serializable
 class Perceptron(NamedTuple):
     """Multilayer perceptron of given layer sizes.
 

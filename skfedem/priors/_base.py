@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_dense
 
@@ -16,6 +17,7 @@ Array = NDArray[Any]
 """Numbers of the type in which clients compute, float32 or float64."""
 
 
+@serializable
 class Shared(NamedTuple):
     """Parameters Θ of the prior: what the server learns and broadcasts.
 
@@ -61,21 +63,18 @@ class Update(NamedTuple):
         φ_s - w, from one of the centres.
     models : ndarray of int, shape (n,)
         That centre.
-    sizes : ndarray of shape (n,)
-        The same, which the server knows.
     kept : ndarray of bool, shape (n, n_groups), or None
         Groups of parameters that are not zero; None if nothing can be left out.
     survivors : ndarray of bool, shape (n, n_parameters), or None
         Parameters that are sent, those of the kept groups; None if all are.
     disagreement : ndarray of shape (n,) or None
-        Mean absolute difference of π_s and θ over the gates; not sent.
+        Mean absolute difference of π_s and θ over the gates; only reported.
     shares : ndarray of shape (n, n_models), or None
-        Responsibilities r_sk of the centres for each client, see ``MixturePrior``.
+        Responsibilities r_sk of several centres for each client, see ``MixturePrior``.
     """
 
     differences: Array
     models: IntArray
-    sizes: NDArray[Any]
     kept: BoolArray | None = None
     survivors: BoolArray | None = None
     disagreement: FloatArray | None = None
@@ -118,21 +117,21 @@ class Prior(ABC):
         return 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Append the sections of the contract's docstrings to those of a prior's methods."""
+        """Register the prior; append the contract's docstrings to those of its methods."""
         super().__init_subclass__(**kwargs)
+        serializable(cls)
         for name, method in vars(cls).items():
             contract = getdoc(getattr(Prior, name, None)) or ""
             if isfunction(method) and method.__doc__ and "\n" in contract:
                 sections = contract[contract.index("\n\n") :]
                 method.__doc__ = getdoc(method) + sections  # type: ignore[operator]
 
-    def for_groups(self, groups: Any) -> Self:
-        """Prior for the groups of parameters of a model; the same, unless ``gated``.
+    def for_network(self, network: Any) -> Self:
+        """Prior for the groups of parameters of a network; the same, unless ``gated``.
 
         Parameters
         ----------
-        groups : Groups
-            As of ``Perceptron.groups``.
+        network : Perceptron, or another network with its methods
 
         Returns
         -------
@@ -253,7 +252,7 @@ class Prior(ABC):
         update : Update
         """
         differences = local.parameters - shared.weights[local.models]
-        return Update(differences, local.models, local.sizes)
+        return Update(differences, local.models)
 
     def own_parameters(self, shared: Shared, local: Local, update: Update) -> Array:
         """Own models of the clients.
@@ -339,20 +338,31 @@ class Prior(ABC):
         """
         return None
 
-    def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
-        """Number of bytes of each client's message, if it is not compressed.
+    def groups(self, shared: Shared) -> BoolArray | None:
+        """Mask of the groups of which clients say whether they keep them; None if all are sent.
 
         Parameters
         ----------
         shared : Shared
-        update : Update
 
         Returns
         -------
-        n_bytes : ndarray of int, shape (n,)
+        mask : ndarray of bool, shape (n_groups,), or None
         """
-        n, d = update.differences.shape
-        return np.full(n, size_of_dense(d))
+        return None
+
+    def survivors(self, kept: BoolArray) -> BoolArray:
+        """Parameters that are sent if these groups are kept: by default, each is a group itself.
+
+        Parameters
+        ----------
+        kept : ndarray of bool, shape (..., n_groups)
+
+        Returns
+        -------
+        survivors : ndarray of bool, shape (..., n_parameters)
+        """
+        return kept
 
     def downlink_bytes(self, shared: Shared) -> int:
         """Number of bytes of the broadcast to a client.

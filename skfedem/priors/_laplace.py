@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from .._parameters import check_not_negative
-from .._typing import FloatArray, IntArray
-from ..compression._survivors import size_of_survivors
+from .._typing import BoolArray, FloatArray
 from ._base import Array, Local, Prior, Shared, Update, total
 
 
@@ -69,12 +68,9 @@ class LaplacePrior(Prior):
         """Mean sign of φ_s - w."""
         return (weights @ np.sign(update.differences) / total(weights))[None]
 
-    def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
-        """Bytes of the coordinates that left w, and of which these are."""
-        if update.kept is None:
-            return super().uplink_bytes(shared, update)
-        n_moved = update.kept.sum(axis=1)
-        return size_of_survivors(update.kept.shape[1], n_moved, n_moved)
+    def groups(self, shared: Shared) -> BoolArray | None:
+        """Each coordinate, if any may stay equal to w."""
+        return np.ones(shared.weights.shape[1], bool) if self.precision else None
 
 
 def weighted_median(values: Array, weights: FloatArray) -> FloatArray:

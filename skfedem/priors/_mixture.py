@@ -10,8 +10,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.special import softmax
 
 from .._parameters import check_counts, check_positive
-from .._typing import FloatArray, IntArray
-from ..compression._survivors import size_of_dense
+from .._typing import FloatArray
 from ._base import Array, Local, Prior, Shared, Update, total
 from ._gaussian import towards
 
@@ -73,7 +72,9 @@ class MixturePrior(Prior):
 
     def update(self, shared: Shared, local: Local, uniforms: Array | None) -> Update:
         """Responsibilities, and the difference from the centre with the largest one."""
-        shares = self._shares(shared, local)
+        if self.n_components == 1:
+            return super().update(shared, local, uniforms)
+        shares = self._shares(shared, local).astype(np.float32).astype(np.float64)  # as sent
         nearest = local._replace(models=shares.argmax(axis=1))
         return super().update(shared, nearest, uniforms)._replace(shares=shares)
 
@@ -95,8 +96,9 @@ class MixturePrior(Prior):
     ) -> tuple[FloatArray, FloatArray]:
         """Sums over clients of w_s r_sk (φ_s - w_k), and of w_s r_sk, for each k."""
         centres, shares = shared.weights, update.shares
-        assert shares is not None  # of this prior
-        if len(centres) > 1 and (centres == centres[0]).all():
+        if shares is None:  # with a single model
+            shares = np.ones((len(weights), 1))
+        elif (centres == centres[0]).all():
             shares = self._clusters(update)
         shares = weights[:, None] * shares
         # From each centre, so that no digits are lost where it is the nearest.
@@ -115,12 +117,6 @@ class MixturePrior(Prior):
             tree = linkage(update.differences, "ward")
             labels = fcluster(tree, self.n_components, "maxclust") - 1
         return np.eye(self.n_components)[labels]
-
-    def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
-        """Bytes of the difference and of the responsibilities."""
-        n, d = update.differences.shape
-        n_shares = self.n_components if self.n_components > 1 else 0
-        return np.full(n, size_of_dense(d + n_shares))
 
 
 def responsibilities(parameters: Array, centres: Array, precisions: Array) -> FloatArray:

@@ -13,6 +13,7 @@ from scipy.special import expit, logit
 
 from .._optimizers import Moments, adamax, no_moments
 from .._parameters import check_choice, check_not_negative, check_number, check_positive
+from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_survivors
 from ._base import Array, Local, Prior, Shared, Update, kept_differences, total
@@ -31,6 +32,7 @@ GATES = ("auto", "units", "features", "weights")
 _LEAST_THRESHOLD = 1e-3
 
 
+@serializable
 class Gates(NamedTuple):
     """What the server learns beside w.
 
@@ -159,15 +161,23 @@ class SpikeSlabPrior(Prior):
         check_number("prune_threshold", self.prune_threshold, low=0, high=1, high_open=True)
         _check_inside("initial_probability", self.initial_probability)
 
-    def for_groups(self, groups: Any) -> Self:
-        """Prior for the groups of parameters of a model."""
+    def for_network(self, network: Any) -> Self:
+        """Prior for the groups of parameters of a network."""
+        kind, has_units = self.gates, len(network.sizes) > 2
+        if kind == "units" and not has_units:
+            raise ValueError(
+                "Expected hidden layers with gates='units', got hidden_layer_sizes=(). Use "
+                "gates='features', or 'weights'."
+            )
+        if kind == "auto":
+            kind = "units" if has_units else "features"
         prior = copy(self)
-        object.__setattr__(prior, "grouping", grouping(groups))  # as it is frozen
+        object.__setattr__(prior, "grouping", grouping(network.groups(kind)))  # as it is frozen
         return prior
 
     @property
     def _groups(self) -> Grouping:
-        assert self.grouping is not None  # set by for_groups
+        assert self.grouping is not None  # set by for_network
         return self.grouping
 
     def initial(self, centres: FloatArray) -> Shared:
@@ -374,12 +384,13 @@ class SpikeSlabPrior(Prior):
         """Parameters of the groups that are not pruned."""
         return self._groups.survivors(shared.gates.alive) if self._acts(shared) else None
 
-    def uplink_bytes(self, shared: Shared, update: Update) -> IntArray:
-        """Bytes of the survivors, and of which of the groups that are not pruned these are."""
-        if update.kept is None or update.survivors is None:
-            return super().uplink_bytes(shared, update)
-        n_alive = np.count_nonzero(shared.gates.alive)
-        return size_of_survivors(n_alive, update.kept.sum(axis=1), update.survivors.sum(axis=1))
+    def groups(self, shared: Shared) -> BoolArray | None:
+        """Groups that are not pruned, after the warm-up."""
+        return shared.gates.alive if self._acts(shared) else None
+
+    def survivors(self, kept: BoolArray) -> BoolArray:
+        """Parameters that have an effect if only these groups are kept."""
+        return self._groups.survivors(kept)
 
     def downlink_bytes(self, shared: Shared) -> int:
         """Bytes of w and v of the groups that are not pruned, and of which these are."""

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._data.labels import check_kinds, find_labels
+from .._data.labels import check_kinds, find_labels, labels_together
 from .._federation import ClientSizes
 from .._typing import FloatArray, IntArray
 from ..models._base import Start
 from ._state import Continuation, RunState
 from ._stopping import CriterionGains
-from .base import Clients, Problem, ServerState
+from .base import Clients, Problem, ServerState, Solver
 
 # Bound of the rounding error of V after a long run, relative to the largest number in the V_i, or
 # to 1, the size of a mixture's Ŝ in standard units, if the V_i have become small.
@@ -84,7 +84,6 @@ class FittedState(NamedTuple):
 def fitted_state(
     ids: NDArray[Any],
     totals: IntArray | FloatArray,
-    solver: str,
     problem: Problem,
     state: RunState,
     data: str = "",
@@ -105,7 +104,7 @@ def fitted_state(
         server=state.server,
         controls=state.clients["controls"],
         states=state.clients["states"],
-        noise=_noise_sources(problem, solver),
+        noise=_noise_sources(problem),
         gains=gains,
     )
 
@@ -123,7 +122,6 @@ def same_rows(
 
 def continued(
     fitted: FittedState,
-    solver: str,
     problem: Problem,
     clients: Clients,
     start: Start,
@@ -134,22 +132,24 @@ def continued(
     """Start of a run that continues another one: its V, its count of rounds, its random streams.
 
     The problem is in the units of the fit. Known clients keep their control variates; new ones
-    start with V_i = 0. If nothing has changed, clients keep all states; otherwise VR-FedEM's
-    estimates are reset. Vectors on the clients' own rows require the same rows. The clients have
-    joined. Raises ValueError if labels are of another kind than the known ones.
+    start with V_i = 0. If nothing has changed, clients keep all states; otherwise those that depend
+    on the rows, as VR-FedEM's estimates, are reset. Vectors on the clients' own rows require the
+    same rows. The clients have joined. Raises ValueError if labels are of another kind than the
+    known ones.
     """
-    fitted = with_noise(fitted, problem, solver)
+    fitted = with_noise(fitted, problem, problem.solver.name)
     saved = clients.save()
     controls, states = saved["controls"], saved["states"]
     same_solver = fitted.n_inner == problem.n_inner and type(fitted.states) is type(states)
-    if same_solver and same_rows(fitted, totals, ids, data):
+    if problem.solver.keeps_states:
+        _follow(problem.solver, fitted, states, ids)
+    elif same_solver and same_rows(fitted, totals, ids, data):
         states = type(states)(*(kept.copy() for kept in fitted.states))
     if problem.task.has_controls and fitted.controls.size:
         if np.array_equal(fitted.ids, ids):
             controls[:] = fitted.controls
         else:
-            check_kinds(fitted.ids, ids)
-            at = find_labels(fitted.ids, ids)
+            at = positions_among(fitted, ids)
             controls[at >= 0] = fitted.controls[at[at >= 0]]
     clients.restore({"controls": controls, "states": states})
     server = fitted.server._replace(
@@ -161,6 +161,47 @@ def continued(
     # ``start_again`` returns this very object if the run starts where the other one ended.
     gains = fitted.gains if start.parameters is fitted.server.parameters else None
     return start._replace(kept=Continuation(server, gains))
+
+
+def positions_among(fitted: FittedState, ids: NDArray[Any]) -> IntArray:
+    """Positions of clients among the known ones; -1 for new ones.
+
+    Raises ValueError if labels are of another kind than the known ones.
+    """
+    check_kinds(fitted.ids, ids)
+    return find_labels(fitted.ids, ids)
+
+
+def _follow(solver: Solver, fitted: FittedState, states: Any, ids: NDArray[Any]) -> None:
+    """Write the states of known clients into those of a run."""
+    at = positions_among(fitted, ids)
+    for name, before in fitted.states._asdict().items():
+        field = getattr(states, name, None)
+        if field is not None and field.shape[1:] == before.shape[1:]:
+            field[at >= 0] = before[at[at >= 0]]
+
+
+def joined(fitted: FittedState, ids: NDArray[Any]) -> tuple[FittedState, IntArray]:
+    """State in which all these clients are known, and their positions in it.
+
+    New ones have V_i = 0, empty states and no rows so far. All are copies, which rounds may
+    overwrite.
+    """
+    at = positions_among(fitted, ids)
+    new = np.flatnonzero(at < 0)
+    at[new] = len(fitted.ids) + np.arange(len(new))
+
+    def extended(array: NDArray[Any]) -> NDArray[Any]:
+        if not len(array):  # without control variates
+            return array
+        return np.concatenate([array, np.zeros((len(new), *array.shape[1:]), array.dtype)])
+
+    return fitted._replace(
+        ids=labels_together(fitted.ids, ids[new]),
+        totals=extended(fitted.totals.astype(np.float64)),
+        controls=extended(fitted.controls),
+        states=type(fitted.states)(*map(extended, fitted.states)),
+    ), at
 
 
 def _continued_control(
@@ -184,15 +225,17 @@ def _continued_control(
 
 def with_noise(fitted: FittedState, problem: Problem, solver: str) -> FittedState:
     """The state with the limit of steps reset if it was learnt in rounds of another kind."""
-    noise = _noise_sources(problem, solver)
+    noise = _noise_sources(problem)._replace(solver=solver)
     if fitted.noise == noise:
         return fitted
     server = fitted.server._replace(step_limit=inf, frozen_until=0)
     return fitted._replace(noise=noise, server=server)
 
 
-def _noise_sources(problem: Problem, solver: str) -> NoiseSources:
-    return NoiseSources(solver, problem.omega, problem.participation, problem.task.batch_size)
+def _noise_sources(problem: Problem) -> NoiseSources:
+    return NoiseSources(
+        problem.solver.name, problem.omega, problem.participation, problem.task.batch_size
+    )
 
 
 def of_stream(fitted: FittedState) -> bool:

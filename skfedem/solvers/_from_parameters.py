@@ -75,14 +75,14 @@ def check_federated_parameters(settings: FederatedParameters) -> None:
         )
     check_n_jobs(settings.n_jobs)
     check_verbose(settings.verbose)
-    _check_compressor(settings.compressor, settings.omega)
+    check_compressor(settings.compressor, settings.omega)
 
 
 def _check_count(name: str, value: object, hint: str) -> None:
     check_number(name, value, kind=Integral, low=1, high=MOST_AT_ONCE, hint=hint)
 
 
-def _check_compressor(compressor: object, omega: float) -> None:
+def check_compressor(compressor: object, omega: float) -> None:
     if compressor is None:
         if omega > 0:
             raise ValueError(
@@ -117,8 +117,8 @@ def federated_problem(
 
     Warns of a ``Compressor`` coarser than ``omega``.
     """
-    compressor = _compressor_of(settings)
-    omega, length = _worst_omega(compressor, model.message_lengths(sizes))
+    compressor = compressor_of(settings)
+    omega, length = worst_omega(compressor, model.message_lengths(sizes))
     if omega > settings.omega * (1 + _ROUNDING):
         warn(
             f"compressor={compressor!r} has omega={omega:.3g} for messages of "
@@ -145,10 +145,10 @@ def federated_problem(
     problem = Problem(
         task,
         sizes,
+        solver,
         participation=settings.participation,
         persistent_noise=is_random or (reads_batches and not solver.variance_reduced),
         random_estimates=is_random,
-        solver=solver,
     )
     if problem.persistent_noise or not reads_batches:
         return problem
@@ -159,7 +159,7 @@ def federated_problem(
     return problem._replace(n_inner=n_inner)
 
 
-def _compressor_of(settings: FederatedParameters) -> Compressor:
+def compressor_of(settings: FederatedParameters) -> Compressor:
     """Compressor of a fit; the level of one that is given by its name follows ``omega``."""
     compressor = settings.compressor if settings.omega > 0 else Identity()
     if isinstance(compressor, Compressor):
@@ -168,7 +168,7 @@ def _compressor_of(settings: FederatedParameters) -> Compressor:
     return _COMPRESSORS[compressor](omega=settings.omega)
 
 
-def _worst_omega(compressor: Compressor, lengths: IntArray) -> tuple[float, int]:
+def worst_omega(compressor: Compressor, lengths: IntArray) -> tuple[float, int]:
     """Largest ω of a compressor for messages of these lengths, and the corresponding length."""
     returned = compressor.omega_for(lengths)
     omegas = np.asarray(returned)
@@ -188,7 +188,7 @@ def step_schedule(settings: FederatedParameters, problem: Problem) -> Schedule:
     """Schedule of γ, in (0, 1]."""
     step_size = settings.step_size
     if is_auto(step_size):
-        own = problem.solver and problem.solver.schedule
+        own = problem.solver.schedule
         return own(problem) if own else automatic_step_size(problem)
     if not callable(step_size):
         return lambda round_number: step_size

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _random
-from .._federation import Federation
-from .._rows import take_rows
+from .._federation import read
 from .._typing import FloatArray, IntArray
-from ..priors import Local, Prior, Shared
+from ..priors import Local, Shared
+from .base import ClientGroup, Task
 
 Array = NDArray[Any]
 
@@ -24,71 +24,49 @@ _PADDED = 8
 _BLOCK = 2**21
 
 
-class Training(NamedTuple):
-    """What clients do with their rows in a round.
-
-    Attributes
-    ----------
-    model : Perceptron, or another model with its methods
-    targets : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        Targets of the federation's rows.
-    local_epochs : int
-        Number of passes over a client's rows.
-    batch_size : int or None
-        Number of rows in a minibatch; None for all rows of a client.
-    learning_rate : float
-    seed : int
-    """
-
-    model: Any
-    targets: NDArray[Any]
-    local_epochs: int
-    batch_size: int | None
-    learning_rate: float
-    seed: int
-
-    def n_steps(self, lengths: IntArray) -> IntArray:
-        """Number of steps of clients with these numbers of rows."""
-        size = lengths if self.batch_size is None else self.batch_size
-        return self.local_epochs * -(-lengths // size)
+def n_steps(task: Task, lengths: IntArray) -> IntArray:
+    """Number of steps in a round of clients with these numbers of rows."""
+    size = lengths if task.batch_size is None else task.batch_size
+    return task.model.local_epochs * -(-lengths // size)
 
 
-def stacks(training: Training, federation: Federation, active: IntArray) -> list[IntArray]:
-    """Positions in ``active`` of clients that are trained together, in increasing order.
+def block_rows(network: Any) -> int:
+    """Number of rows in the minibatches of clients that are trained together."""
+    # Stacks only pay where products are small; the others are left to threads.
+    is_shallow = len(network.sizes) == 2
+    return max(1, _TOGETHER // sum(network.sizes)) if is_shallow else 1
+
+
+def stacks(task: Task, lengths: IntArray) -> list[IntArray]:
+    """Positions of clients that are trained together, from the numbers of rows of a group.
 
     They have the same number of steps, and minibatches of the same padded size.
     """
-    lengths = federation.lengths_of(active)
-    widths, n_steps = _widths(training, lengths), training.n_steps(lengths)
-    n_features = sum(training.model.sizes)
-    is_shallow = len(training.model.sizes) == 2
-    _, kinds = np.unique(np.stack([widths, n_steps]), axis=1, return_inverse=True)
+    widths, most = _widths(task, lengths), block_rows(task.model.network)
+    _, kinds = np.unique(np.stack([widths, n_steps(task, lengths)]), axis=1, return_inverse=True)
     kinds = kinds.ravel()  # numpy 2.0 returns another shape
     groups: list[IntArray] = []
     for kind in range(kinds.max(initial=-1) + 1):
         own = np.flatnonzero(kinds == kind)
-        # Stacks only pay where products are small; the others are left to threads.
-        most = max(1, _TOGETHER // int(widths[own[0]] * n_features)) if is_shallow else 1
-        groups += [own[start : start + most] for start in range(0, len(own), most)]
+        size = max(1, most // int(widths[own[0]]))
+        groups += [own[start : start + size] for start in range(0, len(own), size)]
     return groups
 
 
-def _widths(training: Training, lengths: IntArray) -> IntArray:
+def _widths(task: Task, lengths: IntArray) -> IntArray:
     """Number of rows to which the minibatches of clients are padded.
 
     It depends on the client alone, and so do the rounding errors of sums over its rows.
     """
     unit = 1 << np.maximum(np.frexp(lengths)[1] - 1 - _PADDED.bit_length() + 1, 0).astype(np.intp)
     padded = -(-lengths // unit) * unit
-    return padded if training.batch_size is None else np.minimum(padded, training.batch_size)
+    return padded if task.batch_size is None else np.minimum(padded, task.batch_size)
 
 
 def train(
-    training: Training,
-    prior: Prior,
-    federation: Federation,
+    task: Task,
     round_index: int,
-    clients: IntArray,
+    group: ClientGroup,
     shared: Shared,
     local: Local,
     correction: Array | float,
@@ -97,12 +75,11 @@ def train(
 
     Parameters
     ----------
-    training : Training
-    prior : Prior
-    federation : Federation
+    task : Task
+        Of a ``HierarchicalModel``.
     round_index : int
-    clients : ndarray of int, shape (n,)
-        One of the groups of ``stacks``: clients, in increasing order.
+    group : ClientGroup
+        Clients of one of the ``stacks``.
     shared : Shared
         What the server broadcast.
     local : Local
@@ -115,72 +92,65 @@ def train(
     local : Local
     losses : ndarray of shape (n,)
     """
-    total, n_steps = np.zeros(len(clients)), 0
-    for rows, targets, weights in _minibatches(training, federation, round_index, clients):
-        n_steps += 1
-        uniforms = gate_uniforms(training, prior, shared, round_index, clients, n_steps)
-        parameters, gates = prior.relaxed(shared, local, uniforms)
+    model, total, step = task.model, np.zeros(len(group.clients)), 0
+    for rows, targets, weights in _minibatches(task, round_index, group):
+        step += 1
+        uniforms = gate_uniforms(task, round_index, group, shared, step)
+        parameters, gates = model.prior.relaxed(shared, local, uniforms)
         dtype = parameters.dtype
-        losses, gradient = training.model.loss_and_gradient(
+        losses, gradient = model.network.loss_and_gradient(
             parameters, rows.astype(dtype, copy=False), targets, weights.astype(dtype, copy=False)
         )
-        local = prior.step(shared, local, gates, gradient, correction, training.learning_rate)
+        local = model.prior.step(shared, local, gates, gradient, correction, model.learning_rate)
         total += losses
-    return local, total / n_steps
+    return local, total / step
 
 
 def gate_uniforms(
-    training: Training,
-    prior: Prior,
-    shared: Shared,
-    round_index: int,
-    clients: IntArray,
-    step: int,
+    task: Task, round_index: int, group: ClientGroup, shared: Shared, step: int
 ) -> FloatArray | None:
     """Uniform numbers for the gates of a step, (n, n_groups); step 0 is the end of the round."""
-    if not prior.gated:
+    if not task.model.prior.gated:
         return None
     size = len(shared.gates.alive)
     return _random.client_uniforms(
-        training.seed, _random.GATES, round_index, clients, size, kind=step
+        task.seed, _random.GATES, round_index, group.ids, size, kind=step
     )
 
 
 def _minibatches(
-    training: Training, federation: Federation, round_index: int, clients: IntArray
+    task: Task, round_index: int, group: ClientGroup
 ) -> Iterator[tuple[Array, Array, FloatArray]]:
     """Yield rows (n, width, n_features), targets, and weights (n, width) that sum to 1."""
+    federation, clients = group.federation, group.clients
     lengths = federation.lengths_of(clients)
-    n, width = len(clients), int(_widths(training, lengths)[0])
-    n_epochs, n_steps = training.local_epochs, int(training.n_steps(lengths)[0])
-    order = _orders(training, round_index, clients, lengths, n_steps // n_epochs * width)
+    n, width, steps = len(clients), int(_widths(task, lengths)[0]), int(n_steps(task, lengths)[0])
+    size = steps // task.model.local_epochs * width
+    order = _orders(task, round_index, group.ids, lengths, size)
     present = np.arange(order.shape[2]) < lengths[:, None]
     positions = federation.offsets[clients][:, None, None] + order
     weights = np.broadcast_to(present[:, None], order.shape).astype(np.float64)
     if federation.sample_weight is not None:
         weights *= federation.sample_weight.values[positions]
-    positions = positions.reshape(n, n_steps, width)
-    weights = weights.reshape(n, n_steps, width)
+    positions = positions.reshape(n, steps, width)
+    weights = weights.reshape(n, steps, width)
     weights /= weights.sum(axis=2, keepdims=True)
-    for step in range(n_steps):
-        at = positions[:, step].ravel()
-        rows = take_rows(federation.rows, at).reshape(n, width, -1)
-        targets = training.targets[at].reshape(n, width, *training.targets.shape[1:])
-        yield rows, targets, weights[:, step]
+    for step in range(steps):
+        rows, targets = federation.rows.take(positions[:, step].ravel())
+        targets = targets.reshape(n, width, *targets.shape[1:])
+        yield rows.reshape(n, width, -1), targets, weights[:, step]
 
 
-def _orders(
-    training: Training, round_index: int, clients: IntArray, lengths: IntArray, size: int
-) -> IntArray:
+def _orders(task: Task, round_index: int, ids: IntArray, lengths: IntArray, size: int) -> IntArray:
     """Rows of each client in the order of each epoch, and zeros: shape (n, n_epochs, size)."""
-    n_epochs = training.local_epochs
-    orders = np.zeros((len(clients), n_epochs, size), dtype=np.intp)
-    if training.batch_size is None:
+    n_epochs = task.model.local_epochs
+    orders = np.zeros((len(ids), n_epochs, size), dtype=np.intp)
+    if task.batch_size is None:
         for own, length in zip(orders, lengths.tolist(), strict=True):
             own[:, :length] = np.arange(length)
         return orders
     keys = _random.ragged_client_uniforms(
-        training.seed, _random.MINIBATCH, round_index, clients, n_epochs * lengths
+        task.seed, _random.MINIBATCH, round_index, ids, n_epochs * lengths
     )
     start = 0
     for own, length in zip(orders, lengths.tolist(), strict=True):
@@ -190,31 +160,24 @@ def _orders(
     return orders
 
 
-def mean_losses(
-    training: Training, federation: Federation, clients: IntArray, parameters: Array
-) -> FloatArray:
+def mean_losses(task: Task, group: ClientGroup, parameters: Array) -> FloatArray:
     """Mean loss of all rows of each client for some models, of shape (n, n_models).
 
     Parameters
     ----------
-    training : Training
-    federation : Federation
-    clients : ndarray of int, shape (n,)
+    task : Task
+    group : ClientGroup
     parameters : ndarray of shape (n_models, n_parameters)
     """
-    size = max(1, _BLOCK // sum(training.model.sizes))
-    losses = np.zeros((len(clients), len(parameters)))
-    for own, client in zip(losses, clients.tolist(), strict=True):
-        first, last = federation.offsets[client : client + 2].tolist()
-        total = federation.totals_of(np.array([client]))[0]
-        for start in range(first, last, size):
-            chosen = slice(start, min(start + size, last))
-            rows = np.asarray(federation.rows[chosen], dtype=parameters.dtype)
-            weighted = federation.sample_weight
-            ones = np.ones(len(rows))
-            weights = (ones if weighted is None else weighted.values[chosen]) / total
-            for k, vector in enumerate(parameters):
-                own[k] += training.model.losses(
-                    vector, rows, training.targets[chosen], weights.astype(rows.dtype)
-                )
+    network, federation = task.model.network, group.federation
+    size = max(1, _BLOCK // sum(network.sizes))
+    losses = np.zeros((len(group.clients), len(parameters)))
+    for k, client in enumerate(group.clients):
+        own = np.array([client])
+        total = federation.totals_of(own)[0]
+        for _, (rows, targets), (length,), weights in read(federation, own, size):
+            rows = np.asarray(rows, dtype=parameters.dtype)
+            weights = (np.ones(length) if weights is None else weights) / total
+            weights = weights.astype(rows.dtype)
+            losses[k] += [network.losses(own, rows, targets, weights) for own in parameters]
     return losses

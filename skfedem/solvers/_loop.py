@@ -26,7 +26,7 @@ from ._state import (
     initial_state,
 )
 from ._stopping import CriterionGains, next_gains, next_sweep, of_these_rows
-from .base import AggregatedMessages, Broadcast, Clients, Problem, RoundInfo, ServerState, Solver
+from .base import AggregatedMessages, Broadcast, Clients, Problem, RoundInfo, ServerState
 from .server import after_short_step, broadcast_of, outer_loop_of, server_half
 
 
@@ -34,7 +34,8 @@ class Options(NamedTuple):
     """Options of a run: steps, stopping and evaluations.
 
     ``cautious`` steps respect the server's limit. ``eval_every`` is a number of rounds, "auto" for
-    once per epoch, or None.
+    once per epoch, or None. ``evaluate(state, clients)`` returns columns of the history, in place
+    of the model's criterion.
     """
 
     step_size: Schedule
@@ -44,10 +45,10 @@ class Options(NamedTuple):
     max_epochs: float | None = None
     tol: float = 1e-3
     eval_every: int | Literal["auto"] | None = "auto"
+    evaluate: Callable[[RunState, Clients], dict[str, float]] | None = None
 
 
 def run(
-    solver: Solver,
     problem: Problem,
     start: Start,
     options: Options,
@@ -60,12 +61,11 @@ def run(
 
     Parameters
     ----------
-    solver : Solver
     problem : Problem
     start : Start
     options : Options
     clients : Clients
-        They have joined with this solver and the task of this problem.
+        They have joined with the solver and the task of this problem.
     report : callable, optional
         Called after each round with the last row of the history. If rounds are exact, it also
         contains ``criterion_before``, the criterion of the previous row, which the round yields.
@@ -80,10 +80,10 @@ def run(
         With the clients' states.
     """
     watched = options.eval_every is not None
-    state = checkpoint.resumed(solver, problem, start, clients) if checkpoint else None
+    state = checkpoint.resumed(problem, start, clients) if checkpoint else None
     if state is None:
         state = initial_state(
-            solver, problem, start, clients, control_init=options.control_init, watched=watched
+            problem, start, clients, control_init=options.control_init, watched=watched
         )
     stopped_by: StoppedBy | None = None
     try:
@@ -94,11 +94,11 @@ def run(
             broadcast, active = open_round(problem, state.server)
             aggregated = clients.round(broadcast, active)
             state = _followed(state, clients)
-            state = close_round(solver, problem, state, active, aggregated, step_size, options)
+            state = close_round(problem, state, active, aggregated, step_size, options)
             clients.commit(broadcast.round_index)
             if watched and _is_evaluation_due(problem, state, options):
-                evaluation = evaluate(problem, state.server, clients)
-                state.history.update(-1, **columns_at(problem.model, state.server, evaluation))
+                columns = _evaluated(problem, state, options, clients)
+                state.history.update(-1, **columns)
             row = state.history.row(-1)
             if state.criteria_before:
                 row = {**row, "criterion_before": state.criteria_before[-1]}
@@ -129,7 +129,8 @@ def _followed(state: RunState, clients: Clients) -> RunState:
 
 def open_round(problem: Problem, server: ServerState) -> tuple[Broadcast, IntArray]:
     """The server's message to the clients, and the clients that are asked."""
-    return broadcast_of(problem, server), active_clients(problem, server.round_index)
+    broadcast = problem.solver.broadcast or broadcast_of
+    return broadcast(problem, server), active_clients(problem, server.round_index)
 
 
 def active_clients(problem: Problem, round_index: int) -> IntArray:
@@ -141,7 +142,6 @@ def active_clients(problem: Problem, round_index: int) -> IntArray:
 
 
 def close_round(
-    solver: Solver,
     problem: Problem,
     state: RunState,
     active: IntArray,
@@ -153,7 +153,7 @@ def close_round(
 
     Without ``options``, as in a stream, neither steps are limited nor the run is stopped.
     """
-    model, before = problem.model, state.server
+    solver, model, before = problem.solver, problem.model, state.server
     server, info = (solver.server_half or server_half)(problem, before, aggregated, step_size)
     after = state._replace(
         server=server, n_expectations=state.n_expectations + aggregated.n_expectations
@@ -161,16 +161,17 @@ def close_round(
     if options is not None:
         if options.cautious and info.step_taken < step_size:
             after = after._replace(server=after_short_step(problem, server))
-        after = _judged(problem, before, after, aggregated, info, options)
+        if state.stopping is not None:
+            after = _judged(problem, before, after, aggregated, info, options)
     n_uncompressed = model.n_uncompressed * aggregated.n_active
-    n_downlink = model.downlink_numbers(problem.sizes, active, before.parameters) + n_uncompressed
+    downlink_bits = model.downlink_bits(problem.sizes, active, before.parameters)
     row = history_row(
-        solver,
+        problem,
         after,
         info,
         aggregated.n_active,
         uplink_bits=8 * aggregated.n_bytes + FLOAT_BITS * n_uncompressed,
-        downlink_bits=FLOAT_BITS * n_downlink,
+        downlink_bits=downlink_bits + FLOAT_BITS * n_uncompressed,
     )
     after.history.append(**row, **evaluation_columns(model))
     after.trace.append(model.trace(server.parameters))
@@ -198,6 +199,7 @@ def _judged(
     The E-steps of an exact round yield the criterion of the previous row, which is filled in here.
     """
     model, stopping, step, tol = problem.model, after.stopping, info.step_taken, options.tol
+    assert stopping is not None  # or nothing is judged
     if isinstance(stopping, CriterionGains):
         criterion = checked_criterion(model, aggregated.log_likelihood, before.parameters)
         if options.eval_every is not None:
@@ -216,7 +218,7 @@ def _judged(
 
 def _is_evaluation_due(problem: Problem, state: RunState, options: Options) -> bool:
     """Whether the last row of the history has to be evaluated separately."""
-    if not problem.model.criterion:
+    if not (problem.model.criterion or options.evaluate):
         return False
     if _is_over(state, options):
         return True
@@ -225,6 +227,15 @@ def _is_evaluation_due(problem: Problem, state: RunState, options: Options) -> b
     if is_auto(options.eval_every):
         return int(state.epoch) > int(state.history.row(-2)["epoch"])
     return options.eval_every is not None and state.n_rounds % options.eval_every == 0
+
+
+def _evaluated(
+    problem: Problem, state: RunState, options: Options, clients: Clients
+) -> dict[str, float]:
+    """Columns of the history from an evaluation of the current state."""
+    if options.evaluate:
+        return options.evaluate(state, clients)
+    return columns_at(problem.model, state.server, evaluate(problem, state.server, clients))
 
 
 def _is_over(state: RunState, options: Options) -> bool:

@@ -89,12 +89,7 @@ def warn_outcome(
     if state.stopped_by == "callback":
         return
     if state.stopped_by == "keyboard":
-        warn(
-            f"Interrupted from the keyboard after {plural(state.n_rounds, 'round')}: the "
-            "estimator has the parameters reached by then. With warm_start=True, the next fit "
-            "starts from them.",
-            ConvergenceWarning,
-        )
+        warn_interrupted(state)
         return
     if not state.n_rounds:
         if settings.max_iter != 0:
@@ -107,6 +102,15 @@ def warn_outcome(
     _warn_of_steps(settings, state, schedule, wording)
     if not (state.converged or is_worse):
         _warn_of_no_convergence(settings, problem, state, wording.iteration)
+
+
+def warn_interrupted(state: RunState) -> None:
+    """Warn that a fit was interrupted."""
+    warn(
+        f"Interrupted from the keyboard after {plural(state.n_rounds, 'round')}: the estimator has "
+        "the parameters reached by then. With warm_start=True, the next fit starts from them.",
+        ConvergenceWarning,
+    )
 
 
 def _warn_of_steps(

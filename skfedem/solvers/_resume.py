@@ -23,7 +23,7 @@ from .._typing import FilePath, Schedule
 from ..models._base import Start
 from ._parameters import ResumableParameters
 from ._state import RunState, initial_state
-from .base import Clients, Problem, ServerState, Solver
+from .base import Clients, Problem, ServerState
 
 # Parameters that may differ between a run and its continuation: they determine its length, how it
 # is computed, and where the seed comes from, but not the seed itself.
@@ -82,16 +82,12 @@ class Checkpoint(NamedTuple):
                 UserWarning,
             )
 
-    def resumed(
-        self, solver: Solver, problem: Problem, start: Start, clients: Clients
-    ) -> RunState | None:
+    def resumed(self, problem: Problem, start: Start, clients: Clients) -> RunState | None:
         """Saved state, which the clients resume, too; None for a new run."""
         if self.resume_from is None:
             return None
         # Template of the types: the state of a new run, made without reading any rows.
-        new = initial_state(
-            solver, problem, start._replace(kept=None), clients, control_init="zeros"
-        )
+        new = initial_state(problem, start._replace(kept=None), clients, control_init="zeros")
         saved = _checkpoint.load(self.resume_from, self.identity, _as_saved(new, clients))
         parameters = problem.model.maximization(saved["server"]["statistics"])
         server = ServerState(parameters=parameters, **saved["server"])
@@ -147,7 +143,7 @@ def checkpoint_of(
         None if path is None else Path(path).absolute(),  # in case the working directory changes
         settings.checkpoint_every,
         resume_from,
-        schedule if callable(settings.step_size) else None,
+        schedule if callable(getattr(settings, "step_size", None)) else None,
     )
 
 

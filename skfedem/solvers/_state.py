@@ -11,7 +11,7 @@ from .._history import FLOAT_BITS, History
 from .._typing import ControlInit, FloatArray
 from ..models._base import Model, Parameters, Start
 from ._stopping import CriterionGains, Sweep, first_stopping
-from .base import Clients, Problem, ServerState, Solver
+from .base import Clients, Problem, ServerState
 from .server import columns_of_steps
 
 StoppedBy = Literal["keyboard", "callback"]
@@ -25,8 +25,8 @@ class RunState(NamedTuple):
     Attributes
     ----------
     server : ServerState
-    stopping : CriterionGains or Sweep
-        State of the stopping rule.
+    stopping : CriterionGains, Sweep or None
+        State of the stopping rule; None without one.
     history : History
     trace : list of ndarray
         ``model.trace(parameters)`` for each row of the history.
@@ -45,7 +45,7 @@ class RunState(NamedTuple):
     """
 
     server: ServerState
-    stopping: CriterionGains | Sweep
+    stopping: CriterionGains | Sweep | None
     history: History
     trace: list[NDArray[Any]]
     criteria_before: list[float]
@@ -84,7 +84,6 @@ class Continuation(NamedTuple):
 
 
 def initial_state(
-    solver: Solver,
     problem: Problem,
     start: Start,
     clients: Clients,
@@ -128,7 +127,7 @@ def initial_state(
     if watched and evaluation is not None:
         evaluated = columns_at(model, server, evaluation)
     bits = start.uplink_bits, start.downlink_bits
-    state.history.append(**history_row(solver, state, None, 0, *bits), **evaluated)
+    state.history.append(**history_row(problem, state, None, 0, *bits), **evaluated)
     return state
 
 
@@ -140,6 +139,7 @@ def first_server(problem: Problem, start: Start) -> ServerState:
         parameters=start.parameters,
         control=np.zeros(problem.model.n_statistics),
         has_field=start.has_field,
+        memory=start.memory,
     )
 
 
@@ -147,8 +147,8 @@ def _after_fields(problem: Problem, start: Start) -> Start:
     """The same start, including the costs of the clients' fields."""
     model, sizes, every = problem.model, problem.sizes, np.arange(problem.sizes.n_clients)
     n_up = model.uplink_numbers(sizes)
-    n_down = model.downlink_numbers(sizes, every, start.parameters)
-    start = start.after(FLOAT_BITS * n_up, FLOAT_BITS * n_down)
+    downlink_bits = model.downlink_bits(sizes, every, start.parameters)
+    start = start.after(FLOAT_BITS * n_up, downlink_bits)
     return start._replace(n_passes=start.n_passes + 1)
 
 
@@ -156,10 +156,15 @@ def _after_fields(problem: Problem, start: Start) -> Start:
 
 
 def history_row(
-    solver: Solver, state: RunState, info: Any, n_active: int, uplink_bits: int, downlink_bits: int
+    problem: Problem,
+    state: RunState,
+    info: Any,
+    n_active: int,
+    uplink_bits: int,
+    downlink_bits: int,
 ) -> dict[str, float]:
     """Row of the history after a round, without what an evaluation fills."""
-    own = (solver.columns or columns_of_steps)(state.server, info)
+    own = (problem.solver.columns or columns_of_steps)(state.server, info)
     return {
         "round": state.n_rounds,
         "epoch": state.epoch,

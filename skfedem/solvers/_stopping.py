@@ -83,11 +83,13 @@ class Sweep(NamedTuple):
 
 def first_stopping(
     problem: Problem, server: ServerState, gains: CriterionGains | None
-) -> CriterionGains | Sweep:
-    """State of the stopping rule before the first round.
+) -> CriterionGains | Sweep | None:
+    """State of the stopping rule before the first round; None without one.
 
     Exact rounds are judged by the criterion, if the model has one; random ones by the surrogate.
     """
+    if not isinstance(problem.model, Model):
+        return None
     if problem.exact and problem.model.criterion:
         return gains or no_gains(problem.model)
     return first_sweep(problem, server)

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._data.labels import check_kinds, find_labels, labels_together
 from .._federation import (
     ClientSizes,
     Federation,
@@ -32,7 +31,7 @@ from .._federation import (
 from .._history import History
 from .._rows import ReorderedRows, Rows, take_rows
 from .._typing import ClientWeights, FloatArray, IntArray, Schedule
-from ._fitted_state import FittedState, at_average, with_noise
+from ._fitted_state import FittedState, at_average, joined, with_noise
 from ._loop import active_clients, close_round
 from ._state import RunState, checked_criterion, evaluation_columns, history_row
 from ._step_size import averaging_rate, stream_step_size
@@ -128,7 +127,7 @@ def stream(
     ValueError
         If labels are of another kind than the known ones.
     """
-    memory, at = _joined(with_noise(memory, problem, "stream"), ids)
+    memory, at = joined(with_noise(memory, problem, "stream"), ids)
     mass, n_before = float(memory.totals.sum()), memory.n_samples
     if mass > 0:  # otherwise, V = 0
         memory = _weighed(memory, client_weights)
@@ -180,29 +179,10 @@ def _without_clients(problem: Problem, state: RunState, before: ServerState) -> 
     server = before._replace(round_index=before.round_index + 1)
     state = state._replace(server=server)
     info = RoundInfo(before.control, np.nan, safeguarded=0, step_taken=0.0)
-    row = history_row(FEDEM, state, info, 0, uplink_bits=0, downlink_bits=0)
+    row = history_row(problem, state, info, 0, uplink_bits=0, downlink_bits=0)
     state.history.append(**row, **evaluation_columns(problem.model))
     state.trace.append(problem.model.trace(server.parameters))
     return state
-
-
-def _joined(memory: FittedState, ids: NDArray[Any]) -> tuple[FittedState, IntArray]:
-    """State in which all these clients are known, and their positions in it.
-
-    New ones have V_i = 0 and no rows so far. V_i and totals are copies, which rounds may overwrite.
-    """
-    known, controls = memory.ids, memory.controls
-    check_kinds(known, ids)
-    at = find_labels(known, ids)
-    new = np.flatnonzero(at < 0)
-    at[new] = len(known) + np.arange(len(new))
-    controls = np.concatenate([controls, np.zeros((len(new), controls.shape[1]))])
-    return memory._replace(
-        ids=labels_together(known, ids[new]),
-        totals=np.concatenate([memory.totals, np.zeros(len(new))]),
-        controls=controls,
-        states=NoStates(),
-    ), at
 
 
 def _weighed(memory: FittedState, client_weights: ClientWeights) -> FittedState:
@@ -269,7 +249,7 @@ def _round(
         clients.restore({"controls": memory.controls[here], "states": NoStates()})
     aggregated = clients.round(broadcast_of(problem, before), every)
     state = state._replace(server=before)
-    state = close_round(FEDEM, problem, state, every, aggregated, step_size)
+    state = close_round(problem, state, every, aggregated, step_size)
     clients.commit(before.round_index)
     if problem.task.has_controls:
         memory.controls[here] = clients.save()["controls"]

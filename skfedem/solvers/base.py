@@ -35,7 +35,8 @@ class Task(NamedTuple):
 
     Attributes
     ----------
-    model : Model
+    model : BaseModel
+        A ``Model``, unless the solver has its own half of the clients.
     compressor : Compressor
     omega : float
         ω of the compressor for messages of this length (the largest ω, if lengths differ).
@@ -51,7 +52,7 @@ class Task(NamedTuple):
         Seed of all random streams.
     """
 
-    model: Model
+    model: Any
     compressor: Compressor
     omega: float = 0.0
     control_step: float = 1.0
@@ -73,6 +74,7 @@ class Problem(NamedTuple):
     task : Task
     sizes : ClientSizes
         Weights and numbers of rows of the clients.
+    solver : Solver
     participation : float or int
         Probability p that a client takes part in a round, or the number of clients that do.
     n_inner : int
@@ -86,21 +88,19 @@ class Problem(NamedTuple):
         random estimates, and in streams.
     random_estimates : bool
         Whether estimates from all rows are random, because of the model or the solver.
-    solver : Solver or None
-        Solver of a fit.
     """
 
     task: Task
     sizes: ClientSizes
+    solver: Solver
     participation: Participation = 1.0
     n_inner: int = 1
     participating_weight: float = 1.0
     persistent_noise: bool = False
     random_estimates: bool = False
-    solver: Solver | None = None
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Any:
         """The model of the task."""
         return self.task.model
 
@@ -123,6 +123,7 @@ class Problem(NamedTuple):
         return self.omega == 0 and everybody and all_rows
 
 
+@serializable
 class Broadcast(NamedTuple):
     """Message of the server to the active clients at the start of round ``round_index``.
 
@@ -208,6 +209,23 @@ class Message(NamedTuple):
     log_likelihood: FloatArray | None = None
     uncompressed: FloatArray | None = None
     reported: FloatArray | None = None
+
+
+def stacked(parts: list[Any], order: IntArray | None = None) -> Any:
+    """Join nested tuples of arrays, whose first axis counts clients, and add up their numbers.
+
+    Clients are reordered if an ``order`` is given.
+    """
+    first = parts[0]
+    if first is None:
+        return None
+    if isinstance(first, int):
+        return sum(parts)
+    if isinstance(first, np.ndarray):
+        whole = np.concatenate(parts)
+        return whole if order is None or not whole.size else whole[order]
+    fields = (stacked([*own], order) for own in zip(*parts, strict=True))
+    return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
 
 
 @serializable
@@ -329,11 +347,11 @@ class Clients(SetUp, Protocol):
 class Codec(NamedTuple):
     """Messages as bytes: of one client, so that each can be decoded alone.
 
-    ``encode(task, message)`` returns the bytes, as many as ``message.n_bytes`` says, and
+    ``encode(task, broadcast, message)`` returns the bytes, as many as ``message.n_bytes`` says, and
     ``decode(task, broadcast, data)`` what ``message.quantized`` was.
     """
 
-    encode: Callable[[Task, Message], bytes]
+    encode: Callable[[Task, Broadcast, Message], bytes]
     decode: Callable[[Task, Broadcast, bytes], Any]
 
 
@@ -352,10 +370,15 @@ class Solver(NamedTuple):
     per_client, per_row : tuple of str
         Fields of the states with one entry (or row) per client, and per row of each client; the
         others are client vectors.
+    keeps_states : bool
+        Whether states remain valid for other rows: in a run that continues another one, those of
+        known clients follow their labels.
     variance_reduced : bool
         Whether the noise of minibatches in the estimates vanishes in the limit.
     is_random : bool
         Whether estimates from all rows are random, as those of Markov chains are.
+    broadcast : callable or None
+        ``broadcast(problem, server)`` in place of ``broadcast_of``.
     server_half : callable or None
         The server's half of a round in place of ``server_half``.
     columns : callable or None
@@ -378,8 +401,10 @@ class Solver(NamedTuple):
     init: Callable[[Task, Federation], Any] = lambda task, federation: NoStates()
     per_client: tuple[str, ...] = ()
     per_row: tuple[str, ...] = ()
+    keeps_states: bool = False
     variance_reduced: bool = False
     is_random: bool = False
+    broadcast: Callable[[Problem, ServerState], Broadcast] | None = None
     server_half: Callable[..., tuple[ServerState, Any]] | None = None
     columns: Callable[[ServerState, Any], dict[str, float]] | None = None
     schedule: Callable[[Problem], Schedule] | None = None

@@ -1,87 +1,111 @@
 """Hard EM: FedAvg, FedProx, SCAFFOLD, medians, ensembles and FedSparse.
 
-Clients train parameters of their own under a prior whose parameters the server broadcasts (the
+Clients train parameters of their own under a prior whose parameters Θ the server broadcasts (the
 E-step), and the server fits the prior to what they found (the M-step): C. Louizos, M. Reisser, J.
 Soriaga and M. Welling, "An Expectation-Maximization perspective on federated learning", 2021.
 
-Both halves of a round are pure functions; the clients' states are replaced when the server's half
-is over.
+In the terms of FedEM, Ŝ is Θ and T the identity. V_i are FedEM's memories of the updates, or the
+control variates c_s of SCAFFOLD.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from .. import _random
-from .._federation import Federation
-from .._optimizers import OPTIMIZERS, Moments, no_moments
-from .._parallel import Workers
-from .._typing import BoolArray, FloatArray, IntArray, Participation
-from ..compression import Compressor
+from .._federation import ClientSizes, Federation
+from .._optimizers import OPTIMIZERS, no_moments
+from .._rows import precision_of
+from .._serialization import serializable
+from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_dense
-from ..participation import draw_active
+from ..models._base import BaseModel, Start
 from ..priors import Prior, Shared, Update
-from ._local_training import Training, gate_uniforms, mean_losses, stacks, train
+from ._local_training import block_rows, gate_uniforms, mean_losses, n_steps, stacks, train
+from ._updates import compressed, decode, encode
+from .base import (
+    AggregatedMessages,
+    Broadcast,
+    ClientGroup,
+    Codec,
+    Message,
+    Problem,
+    ServerState,
+    Solver,
+    Task,
+    stacked,
+)
+from .server import broadcast_of
 
 Array = NDArray[Any]
 
 
-class Task(NamedTuple):
-    """What clients and server agree on for a run.
+@serializable
+@dataclass(frozen=True)
+class HierarchicalModel(BaseModel):
+    """Networks of clients under a prior, and how clients train them.
 
-    Attributes
+    Parameters
     ----------
-    federation : Federation
-    training : Training
+    network : Perceptron, or another network with its methods
     prior : Prior
-    server_optimizer : {"average", "sgd", "adam", "adamax"}
-    server_learning_rate, server_momentum : float
+    local_epochs : int
+        Number of passes over a client's rows in a round.
+    learning_rate : float
     control_variates : bool
         Whether gradients are corrected by SCAFFOLD's c - c_s.
-    participation : float or int
-        Probability that a client takes part in a round, or the number of clients that do.
-    compressor : Compressor or None
-        Operator for the updates; None to send all numbers.
-    control_step : float
-        Step size α of FedEM's memories V_i of the updates, with which differences from them are
-        sent; 0 without them.
     keep_local : bool
-        Whether the clients' own models are kept.
-    message_type : dtype
+        Whether the clients' own parameters are kept.
+    message_type : {"float32", "float64"}
         Type of the numbers in uncompressed messages.
     """
 
-    federation: Federation
-    training: Training
+    network: Any
     prior: Prior
-    server_optimizer: str = "average"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.9
+    local_epochs: int = 1
+    learning_rate: float = 0.05
     control_variates: bool = False
-    participation: Participation = 1.0
-    compressor: Compressor | None = None
-    control_step: float = 0.0
     keep_local: bool = True
-    message_type: DTypeLike = np.float32
+    message_type: str = "float32"
+    is_random = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prior", self.prior.for_network(self.network))  # as it is frozen
 
     @property
-    def has_controls(self) -> bool:
-        """Whether clients keep control variates: c_s of SCAFFOLD, or V_i of FedEM."""
-        return self.control_variates or self.control_step > 0
+    def n_statistics(self) -> int:
+        """Number d of parameters of a network."""
+        return int(self.network.n_parameters)
 
+    @property
+    def block_rows(self) -> int:
+        """Number of rows in the minibatches of clients that are trained together."""
+        return block_rows(self.network)
 
-class ServerState(NamedTuple):
-    """State of the server: Θ, the memory of its optimizer, and c or V, of shape (d,) or (0,)."""
+    def reference(self, statistics: Shared) -> float:
+        """0: updates are differences from Θ already."""
+        return 0.0
 
-    round_index: int
-    shared: Shared
-    moments: Moments
-    control: FloatArray
+    def maximization(self, statistics: Shared) -> Shared:
+        """Θ itself."""
+        return statistics
+
+    def as_sent(self, numbers: FloatArray) -> FloatArray:
+        """Numbers as an uncompressed message holds them."""
+        return numbers.astype(self.message_type).astype(np.float64)
+
+    def downlink_bits(self, sizes: ClientSizes, clients: IntArray, parameters: Shared) -> int:
+        """Number of bits of Θ, and of SCAFFOLD's c, to some clients."""
+        n_bytes = self.prior.downlink_bytes(parameters)
+        if self.control_variates:
+            sent = self.prior.sent(parameters)
+            n_bytes += size_of_dense(self.n_statistics if sent is None else int(sent.sum()))
+        return 8 * n_bytes * len(clients)
 
 
 class ClientStates(NamedTuple):
@@ -90,278 +114,238 @@ class ClientStates(NamedTuple):
     Attributes
     ----------
     parameters : ndarray of shape (n_clients, d), or (n_clients, 0)
-        Own model of each client that took part in a round; nothing without ``keep_local``.
+        Own parameters of each client that took part in a round; nothing without ``keep_local``.
     took_part : ndarray of bool, shape (n_clients,)
-    controls : ndarray of shape (n_clients, d), or (n_clients, 0)
-        c_s or V_i.
     """
 
     parameters: Array
     took_part: BoolArray
-    controls: FloatArray
 
 
-class Reply(NamedTuple):
-    """What some clients send, and what is recorded of their training.
+class ServerOptimizer(NamedTuple):
+    """How the server moves its centres: to the M-step's ("average"), or by a step towards it."""
 
-    Attributes
-    ----------
-    update : Update
-        Updates as decoded by the server.
-    control_changes : ndarray of shape (n, d), or (n, 0)
-        Changes of c_s or V_i, which the server can compute from the updates.
-    losses : ndarray of shape (n,)
-        Mean loss during training.
-    n_bytes : ndarray of int, shape (n,)
-    """
-
-    update: Update
-    control_changes: FloatArray
-    losses: FloatArray
-    n_bytes: IntArray
+    name: str = "average"
+    learning_rate: float = 1.0
+    momentum: float = 0.9
 
 
-class RoundInfo(NamedTuple):
+class RoundOutcome(NamedTuple):
     """Summary of a round; means over the clients that took part are NaN if there were none."""
 
-    n_active: int
-    n_rows: int
     loss: float
     gate_disagreement: float
-    uplink_bytes: int
-    downlink_bytes: int
+    sparsity: float
 
 
-def initial_server(task: Task, centres: FloatArray) -> ServerState:
-    """State of the server before the first round, from centres of shape (n_models, d)."""
-    shared = _rounded(task, task.prior.initial(centres))
-    n_controls = centres.shape[1] if task.has_controls else 0
-    return ServerState(0, shared, no_moments(centres.shape), np.zeros(n_controls))
+class DivergedError(ValueError):
+    """Training that diverged; ``client`` is the number of the client, or None for the server."""
 
+    def __init__(self, client: int | None, round_index: int) -> None:
+        self.client, self.round_index = client, round_index
+        super().__init__(self.message(f"client {client}"))
 
-def initial_states(task: Task, dtype: DTypeLike) -> ClientStates:
-    """States of clients that have not taken part in a round."""
-    n, d = task.federation.n_clients, task.training.model.n_parameters
-    return ClientStates(
-        np.zeros((n, d if task.keep_local else 0), dtype),
-        np.zeros(n, bool),
-        np.zeros((n, d if task.has_controls else 0)),
-    )
-
-
-def active_clients(task: Task, round_index: int) -> IntArray:
-    """Clients that take part in a round, in increasing order."""
-    source = _random.generator(task.training.seed, _random.PARTICIPATION, round_index)
-    return draw_active(source, task.federation.n_clients, task.participation)
-
-
-def one_round(
-    task: Task, server: ServerState, states: ClientStates, active: IntArray, workers: Workers
-) -> tuple[ServerState, ClientStates, RoundInfo]:
-    """Both halves of a round; returns the new states, and changes those of the clients in place.
-
-    A round without clients only advances the number of the round.
-    """
-    if not len(active):
-        return server._replace(round_index=server.round_index + 1), states, _no_clients()
-    broadcast = broadcast_of(task, server, states.parameters.dtype)
-    groups = stacks(task.training, task.federation, active)
-    half = partial(_half_of_group, task, broadcast, active, states)
-    replies = workers.map(half, groups, "round")
-    order = np.argsort(np.concatenate(groups))
-    reply: Reply = _joined([reply for reply, _ in replies], order)
-    own: ClientStates = _joined([own for _, own in replies], order)
-    n_bytes = _downlink_bytes(task, server) * len(active)
-    after = server_half(task, server, reply, active)
-    for field, new in zip(states, own, strict=True):
-        field[active] = new
-    return after, states, _info(task, reply, active, n_bytes)
-
-
-def _half_of_group(
-    task: Task, broadcast: ServerState, active: IntArray, states: ClientStates, group: IntArray
-) -> tuple[Reply, ClientStates]:
-    clients = active[group]
-    own = ClientStates(
-        states.parameters[clients], states.took_part[clients], states.controls[clients]
-    )
-    return client_half(task, broadcast, clients, own)
-
-
-def broadcast_of(task: Task, server: ServerState, dtype: DTypeLike) -> ServerState:
-    """What the server sends: its state in the types of messages and of computations."""
-    weights = server.shared.weights.astype(dtype)
-    shared = server.shared._replace(weights=weights)
-    return server._replace(shared=shared, control=_as_sent(task, server.control))
-
-
-def client_half(
-    task: Task, broadcast: ServerState, clients: IntArray, states: ClientStates
-) -> tuple[Reply, ClientStates]:
-    """The half of a round of some clients that are trained together.
-
-    Parameters
-    ----------
-    task : Task
-    broadcast : ServerState
-    clients : ndarray of int, shape (n,)
-        Increasing.
-    states : ClientStates
-        States of these clients.
-
-    Returns
-    -------
-    reply : Reply
-    states : ClientStates
-        Their new states.
-    """
-    training, prior, shared = task.training, task.prior, broadcast.shared
-    correction: Array | float = 0.0
-    if task.control_variates:
-        correction = (broadcast.control - states.controls).astype(shared.weights.dtype)
-    models = np.zeros(len(clients), dtype=np.intp)
-    if len(shared.weights) > 1:
-        models = mean_losses(training, task.federation, clients, shared.weights).argmin(axis=1)
-    where = training, prior, task.federation, broadcast.round_index, clients, shared
-    with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        start = prior.start(shared, models, task.federation.totals_of(clients))
-        local, losses = train(*where, start, correction)
-        uniforms = gate_uniforms(training, prior, shared, broadcast.round_index, clients, 0)
-        update = prior.update(shared, local, uniforms)
-        values = update.differences.astype(np.float64)
-        if task.control_step > 0:
-            values -= states.controls
-        values = values if task.compressor else _as_sent(task, values)
-    _check_finite(values, broadcast.round_index, clients)
-    shares = None if update.shares is None else _as_sent(task, update.shares)
-    update = update._replace(differences=values, shares=shares)
-    n_bytes = prior.uplink_bytes(shared, update)
-    if task.compressor:
-        update, n_bytes = _compressed(task, broadcast.round_index, clients, update, n_bytes)
-    changes = states.controls  # without numbers, unless there are control variates
-    if task.control_variates:
-        changes = _scaffold_changes(task, broadcast.control, clients, update)
-    elif task.control_step > 0:
-        changes = task.control_step * update.differences
-    kept = prior.own_parameters(shared, local, update) if task.keep_local else states.parameters
-    after = ClientStates(kept, np.ones(len(clients), bool), states.controls + changes)
-    return Reply(update, changes, losses, n_bytes), after
-
-
-def _scaffold_changes(
-    task: Task, control: FloatArray, clients: IntArray, update: Update
-) -> FloatArray:
-    """c_s⁺ - c_s = (w - φ_s) / (K η) - c of option II, where parameters are sent."""
-    n_steps = task.training.n_steps(task.federation.lengths_of(clients))
-    travelled = (n_steps * task.training.learning_rate)[:, None]
-    changes = -update.differences / travelled - control
-    return changes if update.survivors is None else np.where(update.survivors, changes, 0)
-
-
-def _as_sent(task: Task, numbers: FloatArray) -> FloatArray:
-    """Numbers as an uncompressed message holds them."""
-    return numbers.astype(task.message_type).astype(np.float64)
-
-
-def _compressed(
-    task: Task, round_index: int, clients: IntArray, update: Update, n_bytes: IntArray
-) -> tuple[Update, IntArray]:
-    """Update with compressed differences, and the numbers of bytes."""
-    assert task.compressor is not None  # as the caller knows
-    values, survivors = update.differences, update.survivors
-    sent = np.ones(values.shape, bool) if survivors is None else survivors
-    address = task.training.seed, _random.COMPRESSION, round_index
-    uniforms = _random.client_uniforms(*address, clients, values.shape[1])
-    lengths = sent.sum(axis=1)
-    quantized, n_compressed = task.compressor.send(values[sent], uniforms[sent], lengths)
-    differences = np.zeros(values.shape)
-    differences[sent] = quantized
-    others = n_bytes - size_of_dense(1) * lengths  # which groups survive
-    return update._replace(differences=differences), others + n_compressed
-
-
-def server_half(task: Task, server: ServerState, reply: Reply, active: IntArray) -> ServerState:
-    """The server's half of a round: Θ, and c or V.
-
-    Parameters
-    ----------
-    task : Task
-    server : ServerState
-    reply : Reply
-        Of all clients that took part.
-    active : ndarray of int, shape (n,)
-        Their indices; at least one.
-    """
-    prior, shared, weights = task.prior, server.shared, task.federation.weights[active]
-    remembered = server.control if task.control_step > 0 else 0.0
-    moments, centres = server.moments, shared.weights
-    if task.server_optimizer == "average" and task.control_step == 0:
-        centres = prior.closed_form(shared, reply.update, weights)
-    else:
-        direction = remembered + prior.direction(shared, reply.update, weights)
-        if task.server_optimizer != "average":
-            direction, moments = OPTIMIZERS[task.server_optimizer](
-                moments, direction, task.server_learning_rate, task.server_momentum
-            )
-        centres = centres + direction
-    control = server.control
-    if task.has_controls:
-        control = control + weights @ reply.control_changes
-    with np.errstate(over="ignore"):  # refused below
-        after = _rounded(task, prior.after_step(shared, reply.update, weights, centres))
-    _check_finite(after.weights, server.round_index)
-    return ServerState(server.round_index + 1, after, moments, control)
-
-
-def _rounded(task: Task, shared: Shared) -> Shared:
-    """Θ with centres that a message can hold, so that clients start from those of the server."""
-    return shared._replace(weights=_as_sent(task, shared.weights))
-
-
-def _downlink_bytes(task: Task, server: ServerState) -> int:
-    """Number of bytes of the broadcast to a client."""
-    n_bytes = task.prior.downlink_bytes(server.shared)
-    if task.control_variates:
-        sent = task.prior.sent(server.shared)
-        n_bytes += size_of_dense(len(server.control) if sent is None else int(sent.sum()))
-    return n_bytes
-
-
-def _check_finite(numbers: FloatArray, round_index: int, clients: IntArray | None = None) -> None:
-    """Raise if the parameters of a client, or the server's, are not finite."""
-    bad = ~np.isfinite(numbers).all(axis=1)
-    if bad.any():
-        whose = "server" if clients is None else f"client at position {clients[np.argmax(bad)]}"
-        raise ValueError(
+    def message(self, name: str) -> str:
+        """Message of the error with a name of the client."""
+        whose = "server" if self.client is None else name
+        return (
             f"Expected finite parameters, got NaN or inf for the {whose} in round "
-            f"{round_index + 1}: its training diverged. Use a smaller learning_rate_init, and "
+            f"{self.round_index + 1}: its training diverged. Use a smaller learning_rate_init, and "
             "standardise the features."
         )
 
 
-def _joined(parts: list[Any], order: IntArray) -> Any:
-    """Concatenate NamedTuples of arrays, whose first axis counts clients, and reorder these."""
-    first = parts[0]
-    if first is None:
-        return None
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)[order]
-    return type(first)(*(_joined([*field], order) for field in zip(*parts, strict=True)))
+def start_at(model: HierarchicalModel, centres: FloatArray) -> Start:
+    """Start of a run from centres of shape (n_models, d)."""
+    shared = model.prior.initial(centres)
+    shared = shared._replace(weights=model.as_sent(shared.weights))
+    return Start(shared, shared, memory=no_moments(centres.shape))
 
 
-def _info(task: Task, reply: Reply, active: IntArray, n_bytes_down: int) -> RoundInfo:
-    weights = task.federation.weights[active]
-    shares = weights / weights.sum()
-    apart = reply.update.disagreement
-    return RoundInfo(
-        n_active=len(active),
-        n_rows=task.training.local_epochs * int(task.federation.lengths_of(active).sum()),
-        loss=float(shares @ reply.losses),
-        gate_disagreement=nan if apart is None else float(shares @ apart),
-        uplink_bytes=int(reply.n_bytes.sum()),
-        downlink_bytes=n_bytes_down,
+def init(task: Task, federation: Federation) -> ClientStates:
+    """States of clients that have not taken part in a round."""
+    n, d = federation.n_clients, task.model.n_statistics if task.model.keep_local else 0
+    return ClientStates(np.zeros((n, d), precision_of(federation.rows.features)), np.zeros(n, bool))
+
+
+def broadcast(problem: Problem, server: ServerState) -> Broadcast:
+    """What the server sends: Θ, and as ``reference`` SCAFFOLD's c."""
+    return broadcast_of(problem, server)._replace(reference=problem.model.as_sent(server.control))
+
+
+# ---- the clients' half
+
+
+def client_half(
+    task: Task, broadcast: Broadcast, group: ClientGroup
+) -> tuple[Message, FloatArray, ClientStates]:
+    """The half of a round of a group of clients, of which those alike are trained together."""
+    kinds = stacks(task, group.federation.lengths_of(group.clients))
+    parts = [_half_of_stack(task, broadcast, _members(task, group, own)) for own in kinds]
+    if len(parts) == 1:
+        return parts[0]
+    whole: Any = stacked(parts, np.argsort(np.concatenate(kinds)))
+    return whole
+
+
+def _members(task: Task, group: ClientGroup, own: IntArray) -> ClientGroup:
+    """Some clients of a group."""
+    return group._replace(
+        clients=group.clients[own],
+        ids=group.ids[own],
+        controls=group.controls[own] if task.has_controls else group.controls,
+        states=ClientStates(*(field[own] for field in group.states)),
     )
 
 
-def _no_clients() -> RoundInfo:
-    return RoundInfo(0, 0, nan, nan, 0, 0)
+def _half_of_stack(
+    task: Task, broadcast: Broadcast, group: ClientGroup
+) -> tuple[Message, FloatArray, ClientStates]:
+    """The half of a round of clients that are trained together."""
+    model, prior, federation = task.model, task.model.prior, group.federation
+    dtype = precision_of(federation.rows.features)
+    shared = broadcast.parameters._replace(weights=broadcast.parameters.weights.astype(dtype))
+    correction: Array | float = 0.0
+    if model.control_variates:
+        correction = (broadcast.reference - group.controls).astype(dtype)
+    centres = np.zeros(len(group.clients), dtype=np.intp)
+    if len(shared.weights) > 1:
+        centres = mean_losses(task, group, shared.weights).argmin(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        start = prior.start(shared, centres, federation.totals_of(group.clients))
+        local, losses = train(task, broadcast.round_index, group, shared, start, correction)
+        uniforms = gate_uniforms(task, broadcast.round_index, group, shared, 0)
+        update = prior.update(shared, local, uniforms)
+        values = update.differences.astype(np.float64)
+        if _has_memories(task):
+            values -= group.controls
+        values = values if task.omega else model.as_sent(values)
+    _check_finite(values, broadcast.round_index, group.ids)
+    apart = np.full(len(values), nan) if update.disagreement is None else update.disagreement
+    update = update._replace(differences=values, disagreement=None)
+    update, n_bytes = compressed(task, broadcast, group, update)
+    controls = group.controls
+    if task.has_controls:
+        lengths = federation.lengths_of(group.clients)
+        controls = controls + _control_changes(task, broadcast.reference, lengths, update)
+    kept = group.states.parameters
+    if model.keep_local:
+        kept = prior.own_parameters(shared, local, update)
+    message = Message(
+        quantized=update,
+        sent=None,
+        n_bytes=int(n_bytes.sum()),
+        n_expectations=model.local_epochs * int(federation.lengths_of(group.clients).sum()),
+        reported=np.stack([losses, apart], axis=1),
+    )
+    return message, controls, ClientStates(kept, np.ones(len(kept), bool))
+
+
+def _has_memories(task: Task) -> bool:
+    """Whether V_i are memories of the updates."""
+    return task.control_step > 0 and not task.model.control_variates
+
+
+def _control_changes(
+    task: Task, control: FloatArray | float, lengths: IntArray, update: Update
+) -> FloatArray:
+    """Changes of V_i, which the server can compute from the updates.
+
+    In SCAFFOLD they are c_s⁺ - c_s = (w - φ_s) / (K η) - c of option II, where parameters are sent.
+    """
+    if _has_memories(task):
+        return task.control_step * update.differences
+    travelled = (n_steps(task, lengths) * task.model.learning_rate)[:, None]
+    changes = -update.differences / travelled - control
+    return changes if update.survivors is None else np.where(update.survivors, changes, 0)
+
+
+def _check_finite(numbers: FloatArray, round_index: int, ids: IntArray | None = None) -> None:
+    """Raise if the parameters of a client, or the server's, are not finite."""
+    bad = ~np.isfinite(numbers).all(axis=1)
+    if bad.any():
+        raise DivergedError(None if ids is None else int(ids[np.argmax(bad)]), round_index)
+
+
+# ---- the server's half
+
+
+def server_half(
+    optimizer: ServerOptimizer,
+    problem: Problem,
+    server: ServerState,
+    aggregated: AggregatedMessages,
+    step_size: float,
+) -> tuple[ServerState, RoundOutcome]:
+    """The server's half of a round: Θ, and c or V. One without clients only advances its number."""
+    task, each, shared = problem.task, aggregated.each, server.statistics
+    model, prior = task.model, task.model.prior
+    if each is None:
+        after = server._replace(round_index=server.round_index + 1)
+        return after, RoundOutcome(nan, nan, sparsity(prior, shared))
+    update, weights = each.quantized, problem.sizes.weights[aggregated.active]
+    remembered = server.control if _has_memories(task) else 0.0
+    moments, centres = server.memory, shared.weights
+    if optimizer.name == "average" and not _has_memories(task):
+        centres = prior.closed_form(shared, update, weights)
+    else:
+        direction = remembered + prior.direction(shared, update, weights)
+        if optimizer.name != "average":
+            direction, moments = OPTIMIZERS[optimizer.name](
+                moments, direction, optimizer.learning_rate, optimizer.momentum
+            )
+        centres = centres + direction
+    control = server.control
+    if task.has_controls:
+        lengths, told = problem.sizes.lengths[aggregated.active], model.as_sent(control)
+        control = control + weights @ _control_changes(task, told, lengths, update)
+    with np.errstate(over="ignore"):  # refused below
+        shared = prior.after_step(shared, update, weights, centres)
+        shared = shared._replace(weights=model.as_sent(shared.weights))
+    _check_finite(shared.weights, server.round_index)
+    after = server._replace(
+        round_index=server.round_index + 1,
+        statistics=shared,
+        parameters=shared,
+        control=control,
+        memory=moments,
+    )
+    assert each.reported is not None  # by every client
+    shares = weights / weights.sum()
+    loss, apart = (float(shares @ own) for own in each.reported.T.copy())
+    return after, RoundOutcome(loss, apart, sparsity(prior, shared))
+
+
+def sparsity(prior: Prior, shared: Shared) -> float:
+    """Share of the parameters that are pruned."""
+    sent = prior.sent(shared)
+    return 0.0 if sent is None else 1 - float(sent.mean())
+
+
+def columns(server: ServerState, outcome: RoundOutcome | None) -> dict[str, float]:
+    """Columns of the history; scores are those of an evaluation."""
+    outcome = outcome or RoundOutcome(nan, nan, 0.0)
+    return {
+        "loss": outcome.loss,
+        "sparsity": outcome.sparsity,
+        "gate_disagreement": outcome.gate_disagreement,
+        "score": nan,
+        "local_score": nan,
+    }
+
+
+def hard_em(optimizer: ServerOptimizer) -> Solver:
+    """The solver with an optimizer of the server, for a ``HierarchicalModel``."""
+    return Solver(
+        "hard_em",
+        init=init,
+        per_client=("parameters", "took_part"),
+        keeps_states=True,
+        is_random=True,
+        broadcast=broadcast,
+        server_half=partial(server_half, optimizer),
+        columns=columns,
+        client_half=client_half,
+        codec=Codec(encode, decode),
+        aggregates=False,
+    )

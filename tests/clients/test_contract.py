@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from contracts import assert_same, every_setting, every_setting_of_rows, every_solver, frozen
+from places import Lossy
 from problems import (
     SETTINGS,
     federation_of,
@@ -97,7 +98,7 @@ def test_what_is_sent_is_what_the_server_reads_and_as_long_as_is_said(case, solv
     for k, client in enumerate(clients.tolist()):
         group = group_of(solver, case.model, case.federation, last, client)
         alone, *_ = client_half(solver, problem.task, broadcast, group)
-        data = to_bytes(encoded(solver, problem.task, alone))
+        data = to_bytes(encoded(solver, problem.task, broadcast, alone))
         read = decoded(solver, problem.task, broadcast, layout, client, from_bytes(data))
         assert_same(read, alone)
         own = case.model.vectors(case.federation).submask(clients, np.arange(len(clients)) == k)
@@ -233,17 +234,6 @@ def test_a_round_that_is_not_committed_leaves_no_trace(case, solver, setting):
     for k, now in enumerate(rounds):
         assert_same(now, undisturbed[k])
     assert k == 4
-
-
-class Lossy(LocalClients):
-    """Clients some of whose messages are lost after they were computed."""
-
-    def round(self, broadcast, active):
-        """Everyone who is active computes; the server gets the messages of some."""
-        super().round(broadcast, active)
-        generator = np.random.default_rng(broadcast.round_index)
-        self.accepted = active[generator.random(len(active)) < 0.5]
-        return super().round(broadcast, self.accepted)
 
 
 @every_solver

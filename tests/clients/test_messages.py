@@ -34,7 +34,9 @@ def test_messages_one_by_one_are_those_that_are_summed(monkeypatch):
 
     def run_with(solver, clients):
         clients.join(solver, problem.task)
-        states.append(run(solver, problem, case.starts[0], options, clients, lambda row: None))
+        states.append(
+            run(problem._replace(solver=solver), case.starts[0], options, clients, lambda row: None)
+        )
 
     for n_jobs, solver in ((1, FEDEM), (1, ONE_BY_ONE), (3, ONE_BY_ONE)):
         with Workers(n_jobs) as workers:

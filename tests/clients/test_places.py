@@ -26,7 +26,7 @@ def run_of(solver, problem, start, clients):
     """Run of a few rounds, some of which are evaluated."""
     clients.join(solver, problem.task)
     options = Options(step_size=lambda k: 0.05, max_iter=4, tol=0.0, eval_every=2)
-    return run(solver, problem, start, options, clients, lambda row: None)
+    return run(problem._replace(solver=solver), start, options, clients, lambda row: None)
 
 
 @every_solver

@@ -30,7 +30,7 @@ def run_of(solver, problem, federation, start, options, workers):
     """Run of a solver with the clients in this process."""
     clients = LocalClients(federation, workers)
     clients.join(solver, problem.task)
-    return run(solver, problem, start, options, clients, lambda row: None)
+    return run(problem._replace(solver=solver), start, options, clients, lambda row: None)
 
 
 def assert_workers_change_nothing(problem, federation, solver, start, numbers):

@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from hard_em import MODEL, PRIORS, bound
-from skfedem.compression._survivors import encode_survivors
+from hard_em import MODEL, PRIORS
+from skfedem.compression._survivors import encode_dense, encode_survivors
 from skfedem.priors import Local
 
 N = 5
@@ -17,7 +17,7 @@ SIZES = np.array([3, 1, 4, 1, 5])
 
 @pytest.fixture(params=PRIORS)
 def prior(request):
-    return bound(PRIORS[request.param])
+    return PRIORS[request.param].for_network(MODEL)
 
 
 def shared_of(prior):
@@ -126,27 +126,26 @@ def test_directions_point_uphill(prior):
     assert (direction * towards >= 0).all()
 
 
-def test_bytes_are_those_of_the_encoding(prior):
+def test_bytes_of_the_broadcast_are_those_of_its_encoding(prior):
     shared = shared_of(prior)
-    _, update = trained(prior, shared)
-    counted = prior.uplink_bytes(shared, update)
-    alive = shared.gates.alive if prior.gated else np.ones(MODEL.n_parameters, bool)
-    for k in range(N):
-        numbers = update.differences[k].astype(np.float32)
-        if update.kept is None:
-            shares = update.shares[k] if prior.n_models > 1 else np.empty(0)
-            encoded = numbers.tobytes() + shares.astype(np.float32).tobytes()
-        else:
-            encoded = encode_survivors(update.kept[k][alive], numbers[update.survivors[k]])
-            assert not numbers[~update.survivors[k]].any() or prior.gated
-        assert counted[k] == len(encoded)
     survivors = prior.sent(shared)
     if survivors is None:
         assert prior.downlink_bytes(shared) == 4 * shared.weights.size
     else:
-        numbers = [shared.weights[0][survivors], shared.gates.thresholds[alive]]
-        encoded = encode_survivors(alive, np.concatenate(numbers).astype(np.float32))
+        alive = shared.gates.alive
+        numbers = np.concatenate([shared.weights[0][survivors], shared.gates.thresholds[alive]])
+        encoded = encode_survivors(alive, encode_dense(numbers))
         assert prior.downlink_bytes(shared) == len(encoded)
+
+
+def test_survivors_follow_from_the_kept_groups(prior):
+    shared = shared_of(prior)
+    _, update = trained(prior, shared)
+    groups = prior.groups(shared)
+    assert (groups is None) == (update.kept is None)
+    if groups is not None:
+        assert not (update.kept & ~groups).any()
+        assert_array_equal(prior.survivors(update.kept), update.survivors)
 
 
 def test_a_pull_without_a_gradient_is_towards_the_centre(prior):

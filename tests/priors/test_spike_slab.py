@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit, logit
 
-from hard_em import MODEL, PRIORS, begin, bound, last, rounds, task
+from hard_em import MODEL, PRIORS, begin, case_of, last, rounds
 from skfedem.models.perceptron import Perceptron
 from skfedem.priors import GaussianPrior, SpikeSlabPrior
 from skfedem.priors._gates import inverse_softplus, open_probabilities, relaxed_gates, softplus
@@ -59,7 +59,7 @@ def test_gradients_of_gates_are_those_of_finite_differences(kind, weights):
         initial_probability=0.6,
         threshold_rates=(1e-7, 0.1),
     )
-    prior = prior.for_groups(MODEL.groups(kind))
+    prior = prior.for_network(MODEL)
     shared = prior.initial(MODEL.initial(0)[None])
     n_groups = len(shared.gates.alive)
     data = (
@@ -121,15 +121,16 @@ def test_hard_concrete_gates():
 @pytest.mark.parametrize("settings", [{}, {"control_variates": True, "participation": 3}])
 def test_gates_that_are_open_for_certain_are_fedavg_bit_for_bit(model, settings):
     prior = SpikeSlabPrior(l0_penalty=0.0, warmup_rounds=0, gate_temperature=1e-3)
-    sparse = task(prior, model, **settings)
+    sparse = case_of(prior, model, **settings)
     server, states = begin(sparse)
-    gates = server.shared.gates
+    gates = server.statistics.gates
     gates = gates._replace(thresholds=np.full(len(gates.alive), -50.0))  # τ = 2e-22
-    state = server._replace(shared=server.shared._replace(gates=gates)), states
-    pairs = rounds(sparse, 4, state), rounds(task(GaussianPrior(), model, **settings), 4)
+    shared = server.statistics._replace(gates=gates)
+    state = server._replace(statistics=shared, parameters=shared), states
+    pairs = rounds(sparse, 4, state), rounds(case_of(GaussianPrior(), model, **settings), 4)
     for (server, states, _), (expected, others, _) in zip(*pairs, strict=True):
-        assert (sparse.prior.probabilities(server.shared) == 1).all()
-        assert_array_equal(server.shared.weights, expected.shared.weights)
+        assert (sparse.prior.probabilities(server.statistics) == 1).all()
+        assert_array_equal(server.statistics.weights, expected.statistics.weights)
         assert_array_equal(states.parameters, others.parameters)
         assert_array_equal(server.control, expected.control)
 
@@ -141,15 +142,15 @@ def test_pruned_groups_stay_zero_and_cost_nothing(name, scaffold):
     eager = SpikeSlabPrior(
         l0_penalty=0.2, warmup_rounds=1, gates=prior.gates, threshold_rates=(0.2, 0.3)
     )
-    problem, before, bits = task(eager, control_variates=scaffold), None, []
-    for server, states, info in rounds(problem, 40):
-        alive = server.shared.gates.alive
-        survivors = problem.prior.sent(server.shared)
+    case, before, bits = case_of(eager, control_variates=scaffold), None, []
+    for server, states, info in rounds(case, 40):
+        alive = server.statistics.gates.alive
+        survivors = case.prior.sent(server.statistics)
         if survivors is not None:
-            assert not server.shared.weights[0][~survivors].any()
+            assert not server.statistics.weights[0][~survivors].any()
         if before is not None:
             assert not (alive & ~before).any()
-            assert not states.parameters[:, ~problem.prior.grouping.survivors(before)].any()
+            assert not states.parameters[:, ~case.prior.grouping.survivors(before)].any()
         before = alive
         bits.append((info.uplink_bytes, info.downlink_bytes))
     assert not alive.all()
@@ -160,9 +161,9 @@ def test_all_groups_pruned_leave_the_intercepts():
     eager = SpikeSlabPrior(
         l0_penalty=5.0, warmup_rounds=0, gates="features", threshold_rates=(1.0, 1.0)
     )
-    problem = task(eager, Perceptron((3, 2)))
-    server, _, info = last(problem, 30)
-    ((coefficients, intercepts),) = problem.training.model.split(server.shared.weights[0])
+    case = case_of(eager, Perceptron((3, 2)))
+    server, _, info = last(case, 30)
+    ((coefficients, intercepts),) = case.problem.model.network.split(server.statistics.weights[0])
     assert not coefficients.any() and intercepts.any()
     assert info.uplink_bytes == 6 * (4 + 4 * 2) and np.isfinite(info.loss)
 
@@ -172,10 +173,10 @@ def test_thresholds_are_fixed_once_the_target_is_reached():
         l0_penalty=0.1, warmup_rounds=0, gates="weights", target_sparsity=0.2,
         threshold_rates=(0.1, 0.1),
     )  # fmt: skip
-    problem, fixed = task(prior), None
-    for server, _, _ in rounds(problem, 40):
-        gates = server.shared.gates
-        sparsity = 1 - problem.prior.sent(server.shared).mean()
+    case, fixed = case_of(prior), None
+    for server, _, _ in rounds(case, 40):
+        gates = server.statistics.gates
+        sparsity = 1 - case.prior.sent(server.statistics).mean()
         assert gates.settled == (fixed is not None or sparsity >= 0.2)
         if fixed is not None:
             assert_array_equal(gates.thresholds, fixed)
@@ -186,44 +187,47 @@ def test_thresholds_are_fixed_once_the_target_is_reached():
 
 
 def test_norms_are_relative_to_their_layer_at_the_end_of_the_warm_up():
-    prior = bound(SpikeSlabPrior(warmup_rounds=2))
-    problem = task(SpikeSlabPrior(warmup_rounds=2))
-    states = [server for server, _, _ in rounds(problem, 2)]
-    assert not states[0].shared.gates.thresholds.any()
-    shared = states[1].shared
+    prior = SpikeSlabPrior(warmup_rounds=2).for_network(MODEL)
+    case = case_of(SpikeSlabPrior(warmup_rounds=2))
+    states = [server for server, _, _ in rounds(case, 2)]
+    assert not states[0].statistics.gates.thresholds.any()
+    shared = states[1].statistics
     coefficients, intercepts = MODEL.split(shared.weights[0])[0]
     norms = np.sqrt((coefficients**2).sum(axis=0) + intercepts**2)
     assert_allclose(shared.gates.scales, 1 / norms.mean())
     assert_allclose(prior.probabilities(shared), np.minimum(0.99, 1), rtol=1e-9)
     # Weights of another size have the same gates.
-    scaled = task(SpikeSlabPrior(warmup_rounds=0)).prior
+    scaled = case_of(SpikeSlabPrior(warmup_rounds=0)).prior
     for factor in (1.0, 100.0):
         other = scaled.initial(factor * shared.weights)
         assert_allclose(scaled.probabilities(other), 0.99, rtol=1e-9)
 
 
 def test_the_server_steps_against_gates_that_clients_closed():
-    prior = bound(SpikeSlabPrior(warmup_rounds=0))
-    server, _ = begin(task(SpikeSlabPrior(warmup_rounds=0)))
-    local = prior.start(server.shared, np.zeros(2, int), np.ones(2, int))
-    update = prior.update(server.shared, local, np.array([[1 - 1e-9] * 4, [0.0] * 4]))
+    prior = SpikeSlabPrior(warmup_rounds=0).for_network(MODEL)
+    server, _ = begin(case_of(SpikeSlabPrior(warmup_rounds=0)))
+    local = prior.start(server.statistics, np.zeros(2, int), np.ones(2, int))
+    update = prior.update(server.statistics, local, np.array([[1 - 1e-9] * 4, [0.0] * 4]))
     assert_array_equal(update.kept, [[False] * 4, [True] * 4])
     for weights, rises in ((np.array([1.0, 0.0]), True), (np.array([0.0, 1.0]), False)):
-        after = prior.after_step(server.shared, update, weights, server.shared.weights)
-        rise = after.gates.thresholds - server.shared.gates.thresholds
+        after = prior.after_step(server.statistics, update, weights, server.statistics.weights)
+        rise = after.gates.thresholds - server.statistics.gates.thresholds
         assert ((rise > 0) == rises).all()
 
 
 def test_where_nobody_keeps_a_group_its_centre_stays():
-    prior = bound(SpikeSlabPrior(warmup_rounds=0))
-    server, _ = begin(task(SpikeSlabPrior(warmup_rounds=0)))
-    local = prior.start(server.shared, np.zeros(2, int), np.ones(2, int))
+    prior = SpikeSlabPrior(warmup_rounds=0).for_network(MODEL)
+    server, _ = begin(case_of(SpikeSlabPrior(warmup_rounds=0)))
+    local = prior.start(server.statistics, np.zeros(2, int), np.ones(2, int))
     local = local._replace(parameters=local.parameters + np.array([[1.0], [3.0]]))
     numbers = np.zeros((2, 4))
     numbers[:, 1] = numbers[0, 2] = 1.0
-    update = prior.update(server.shared, local, numbers)
+    update = prior.update(server.statistics, local, numbers)
     assert_array_equal(update.kept, [[True, False, False, True], [True, False, True, True]])
-    moved = prior.closed_form(server.shared, update, np.array([1.0, 1.0])) - server.shared.weights
+    moved = (
+        prior.closed_form(server.statistics, update, np.array([1.0, 1.0]))
+        - server.statistics.weights
+    )
     members = MODEL.groups("units").members
     assert not moved[0][members == 1].any()
     assert_allclose(moved[0][members == 2], 3.0)

@@ -315,7 +315,7 @@ def test_the_loop_goes_through_the_rounds_one_by_one(solver):
         with Workers() as workers:
             clients = LocalClients(federation, workers)
             clients.join(solver, problem.task)
-            result = run(solver, problem, start, options, clients, lambda row: None)
+            result = run(problem._replace(solver=solver), start, options, clients, lambda row: None)
         assert_array_equal(result.server.statistics, rounds[n_rounds].server.statistics)
         assert_array_equal(result.clients["controls"], rounds[n_rounds].controls)
     history = result.history

@@ -15,6 +15,7 @@ from skfedem.solvers._stopping import (
     no_gains,
 )
 from skfedem.solvers.base import Problem, Task
+from skfedem.solvers.fedem import FEDEM
 from skfedem.solvers.server import outer_loop_of
 
 
@@ -87,7 +88,7 @@ class At(NamedTuple):
 
 def first_stop(moves, step_size, tol=0.01, n_messages=3, n_inner=1, can_restart=False):
     task = Task(Quadratic(), Identity())
-    problem = Problem(task, stack(ragged_clients((1, 1, 1))).sizes, n_inner=n_inner)
+    problem = Problem(task, stack(ragged_clients((1, 1, 1))).sizes, FEDEM, n_inner=n_inner)
     server = At(0.0)
     sweep = first_sweep(problem, server)
     for round_number, move in enumerate(moves, start=1):

@@ -59,7 +59,7 @@ def run_of_fedem(problem, federation, start, options):
     with Workers(1) as workers:
         clients = LocalClients(federation, workers)
         clients.join(SOLVERS["fedem"], problem.task)
-        return run(SOLVERS["fedem"], problem, start, options, clients, lambda row: None)
+        return run(problem, start, options, clients, lambda row: None)
 
 
 def criteria_of(state):

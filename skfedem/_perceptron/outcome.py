@@ -1,0 +1,100 @@
+"""Fitted attributes of a federated perceptron from the state of a run, and its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from .._messages import label_repr, warn
+from ..models.perceptron import Perceptron
+from ..solvers._report import warn_interrupted
+from ..solvers._state import RunState
+from ..solvers.base import Problem
+from ..solvers.hard_em import DivergedError, sparsity
+from .run import Units
+
+
+def so_far_fitted(
+    problem: Problem,
+    state: RunState,
+    attributes: dict[str, Any],
+    ids: NDArray[Any],
+    units: Units | None,
+) -> dict[str, Any]:
+    """Fitted attributes after a round, and those that were known before the first one."""
+    network, shared = problem.model.network, state.server.statistics
+    centres = shared.weights
+    if units is not None:
+        centres = network.with_outputs_in(centres, units.mean, units.scale)
+    layers = network.split(centres if len(centres) > 1 else centres[0])
+    return {
+        "coefs_": [coefficients.copy() for coefficients, _ in layers],
+        "intercepts_": [intercepts.copy() for _, intercepts in layers],
+        "n_layers_": len(network.sizes),
+        "n_outputs_": network.sizes[-1],
+        "out_activation_": _out_activation(network),
+        "sparsity_": sparsity(problem.model.prior, shared),
+        "n_clients_": len(ids),
+        "client_ids_": ids.copy(),
+        "_activation": network.activation,
+        "_memory": None,
+        "_units": units,
+        **attributes,
+    }
+
+
+def _out_activation(model: Perceptron) -> str:
+    """Name of the function of the outputs, as in scikit-learn."""
+    if model.loss == "squared_error":
+        return "identity"
+    return "logistic" if model.sizes[-1] == 1 else "softmax"
+
+
+def history_after(
+    before: dict[str, NDArray[Any]], history: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """History of earlier calls, followed by the rounds of this one."""
+    rows = {name: column[1:].copy() for name, column in history.items()}
+    for name in ("round", "epoch"):
+        rows[name] += before[name][-1]
+    return {name: np.concatenate([before[name], rows[name]]) for name in history}
+
+
+def last_known(losses: NDArray[Any]) -> float:
+    """Loss of the last round with clients; NaN if there was none."""
+    known = losses[~np.isnan(losses)]
+    return float(known[-1]) if len(known) else nan
+
+
+def warn_of_fit(problem: Problem, state: RunState) -> None:
+    """Give the warnings that apply to a fit."""
+    if state.stopped_by == "keyboard":
+        warn_interrupted(state)
+    shared = state.server.statistics
+    if problem.model.prior.sent(shared) is None:
+        return
+    layers = problem.model.network.split(shared.weights[0])
+    for depth, (coefficients, _) in enumerate(layers):
+        if not coefficients.any():
+            warn(
+                f"All coefficients of layer {depth} were pruned, so that predictions do not depend "
+                "on X. Use a smaller l0_penalty or target_sparsity, or more warmup_rounds.",
+                ConvergenceWarning,
+            )
+            return
+
+
+@contextmanager
+def naming_clients(ids: NDArray[Any]) -> Iterator[None]:
+    """Context in which the error about a client whose training diverged has its label."""
+    try:
+        yield
+    except DivergedError as error:
+        label = "" if error.client is None else f"client {label_repr(ids[error.client])}"
+        raise ValueError(error.message(label)) from None
