@@ -167,6 +167,8 @@ def test_traces_are_columns_of_the_history(pyplot, population):
         _, values = points(display.lines_[name][0])
         assert_array_equal(values, population.history_[name])
         assert axis.get_ylabel() == name
+    edges = [axis.get_subplotspec().colspan.start for axis in display.ax_]
+    assert edges == [0, 1, 0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
