@@ -162,6 +162,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Intercept of the natural parameter; 0 with ``effects="none"``.
     objective_ : float
         Final value of the objective, in nats.
+    dispersion_ : float
+        Mean square of the Pearson residuals of the clients' cells, over cells minus parameters (as
+        if none were penalised); NaN if there are not more cells. 1 if the family's variance holds.
+    serial_correlation_ : float
+        Correlation of residuals of a client in consecutive columns of a row.
     n_iter_ : int
         Number of rounds.
     converged_ : bool
@@ -296,7 +301,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         UserWarning
             If clients have no cell, a table looks like triplets without ``shape``, row labels
             recur, ``clients`` look wrong, Gaussian cells are far from 0 without effects, one cell
-            slows the others down, Poisson means were capped, ``batch_size`` or a ``Compressor`` do
+            slows the others down, Poisson means were capped, counts around effects alone are more
+            than five times as dispersed as Poisson counts, ``batch_size`` or a ``Compressor`` do
             not fit the data, or a checkpoint could not be written.
         """
         self._check_parameters()

@@ -14,7 +14,6 @@ depend on which cells were observed, which the server knows.
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,15 +22,12 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.exceptions import ConvergenceWarning
 
-from .._client_vectors import row_indices
-from .._federation import ClientMessage, ClientRows, SetUp
+from .._federation import ClientRows, SetUp
 from .._messages import warn
-from .._typing import BoolArray, FloatArray, IntArray
-from ..models.matrix import messages
+from .._typing import FloatArray, IntArray
 from ..models.matrix.families import Family
-from ..models.matrix.main_effects import Margins, Support
-from ..models.matrix.start import observed_support
-from ..models.matrix.theta import Cells
+from ..models.matrix.main_effects import Margins
+from .residuals import Observed, Residuals, each, own_cells, pearson_moments, with_cells
 
 
 class Settings(NamedTuple):
@@ -44,36 +40,14 @@ class Settings(NamedTuple):
     max_iter : int
     largest_step : float
         Largest change of an effect per step.
-    largest_correlation : float
-        In size; a correlation of 1 has no inverse.
     """
 
     tolerance: float = 1e-10
     max_iter: int = 200
     largest_step: float = 2.0
-    largest_correlation: float = 0.99
 
 
 _SETTINGS = Settings()
-
-
-class Observed(NamedTuple):
-    """Observed cells that tell about effects.
-
-    Attributes
-    ----------
-    support : Support
-        All observed cells, in row-major order, with their numbers of observations.
-    positions : ndarray of int, shape (n_samples,)
-        Which of these each cell of each client is.
-    is_kept : ndarray of bool, shape (n_cells,)
-        Whether row and column of a cell have an effect: not if all counts are 0, or all 1 for
-        presences, which are fitted exactly.
-    """
-
-    support: Support
-    positions: IntArray
-    is_kept: BoolArray
 
 
 class Weights(NamedTuple):
@@ -101,13 +75,6 @@ class Weights(NamedTuple):
         product[:-1] += self.off_diagonal[:-1] * vector[1:]
         product[1:] += self.off_diagonal[:-1] * vector[:-1]
         return product
-
-
-class Residuals(NamedTuple):
-    """Moments of Pearson residuals: dispersion φ and the correlation ρ of neighbours in a row."""
-
-    dispersion: float
-    serial_correlation: float
 
 
 class Information(NamedTuple):
@@ -140,47 +107,26 @@ class Estimate(NamedTuple):
 # ---- what clients send: sums over their own cells
 
 
-def each(message: ClientMessage) -> ClientMessage:
-    """Message of each client from a function of the cells of one."""
-
-    @wraps(message)
-    def messages_of(rows: ClientRows, *arguments: Any) -> FloatArray:
-        federation, clients, ids = rows
-        alone = (
-            ClientRows(federation, clients[k : k + 1], ids[k : k + 1]) for k in range(len(ids))
-        )
-        return np.array([message(own, *arguments) for own in alone])
-
-    return messages_of
-
-
 @each
 def scores(rows: ClientRows, observed: Observed, weights: Weights) -> FloatArray:
     """``Dᵀ V⁻¹ (y - ψ')`` times φ, summed over each row, then over each column."""
-    cells, own = _own_cells(rows, observed)
+    cells, own = own_cells(rows, observed)
     kept = observed.is_kept[own]
     cells, own = cells.take(kept), own[kept]
     scaled = cells.counts * (cells.values - weights.means[own]) / weights.roots[own]
-    residuals: Any = np.bincount(own, scaled, len(weights.roots))
-    return np.concatenate(observed.support.margins(weights.roots * weights.times(residuals)))
-
-
-@each
-def residual_products(
-    rows: ClientRows, observed: Observed, means: FloatArray, variances: FloatArray
-) -> FloatArray:
-    """Sums of squares of Pearson residuals, and of products of neighbours; how many there are.
-
-    Neighbours are cells of one row in consecutive columns, observed by the same client.
-    """
-    cells, own = _own_cells(rows, observed)
-    kept = observed.is_kept[own]
-    clients = np.repeat(rows.clients, rows.federation.lengths_of(rows.clients))[kept]
-    cells, own = cells.take(kept), own[kept]
-    residuals = np.sqrt(cells.counts / variances[own]) * (cells.values - means[own])
-    follows = (np.diff(cells.columns) == 1) & (np.diff(cells.rows) == 0) & (np.diff(clients) == 0)
-    products = (residuals[1:] * residuals[:-1])[follows]
-    return np.array([residuals @ residuals, len(residuals), products.sum(), len(products)])
+    # R⁻¹ is tridiagonal: a residual counts in its cell, the next and the one before.
+    # That of the last cell with a next one is 0, so that indices may wrap around.
+    after, before = (own + 1) % len(weights.roots), own - 1
+    at = np.concatenate([own, after, before])
+    factors = (weights.diagonal[own], weights.off_diagonal[own], weights.off_diagonal[before])
+    terms = weights.roots[at] * np.concatenate([factor * scaled for factor in factors])
+    support = observed.support
+    return np.concatenate(
+        [
+            np.bincount(lines[at], terms, size)
+            for lines, size in zip((support.rows, support.columns), support.shape, strict=True)
+        ]
+    )
 
 
 @each
@@ -191,7 +137,7 @@ def observed_sums(
 
     A cell with several observations, of whatever clients, counts as their mean.
     """
-    cells, own = _own_cells(rows, observed)
+    cells, own = own_cells(rows, observed)
     n_columns = observed.support.shape[1]
     codes = groups[cells.rows] * n_columns + cells.columns
     values = cells.values * cells.counts / observed.support.counts[own]
@@ -200,82 +146,7 @@ def observed_sums(
     return sums.reshape(n_groups, n_columns)
 
 
-def _own_cells(rows: ClientRows, observed: Observed) -> tuple[Cells, IntArray]:
-    """Cells of the clients, and which observed cells they are."""
-    indices = row_indices(rows.federation.offsets, rows.clients)
-    return rows.federation.rows.take(indices), observed.positions[indices]
-
-
 # ---- what the server computes
-
-
-def observed_cells(
-    clients: SetUp, shape: tuple[int, int], family: Family
-) -> tuple[Observed, Margins]:
-    """Cells that the clients observed, and the sums of their observations."""
-    codes = clients.gather(messages.observed_cells, shape[1])
-    counts = clients.gather(messages.numbers_of_observations)
-    support, positions = observed_support(codes, counts, shape)
-    n_rows, n_columns = shape
-    sent = (
-        clients.gather(messages.row_sums, n_rows),
-        clients.gather(messages.column_sums, n_columns),
-    )
-    sums: list[Any] = [
-        np.bincount(lines, own, size) for (_, lines, own), size in zip(sent, shape, strict=True)
-    ]
-    margins = Margins(*sums)
-    return Observed(support, positions, kept_cells(support, margins, family)), margins
-
-
-def pearson_moments(
-    clients: SetUp, observed: Observed, family: Family, natural: FloatArray, n_parameters: int
-) -> Residuals:
-    """Dispersion and serial correlation, given θ in the observed cells.
-
-    The dispersion is the sum of squares over (cells - parameters), NaN if that is not positive;
-    the correlation is the mean product of neighbours over the dispersion, 0 without neighbours.
-    """
-    means, variances = family.mean(natural), family.variance(natural)
-    squares, n_cells, products, n_products = clients.sum(
-        residual_products, observed, means, variances
-    )
-    n_degrees = n_cells - n_parameters
-    dispersion = squares / n_degrees if n_degrees > 0 else np.nan
-    correlation = products / n_products / dispersion if n_products and dispersion > 0 else 0.0
-    limit = _SETTINGS.largest_correlation
-    return Residuals(float(dispersion), float(np.clip(correlation, -limit, limit)))
-
-
-def kept_cells(support: Support, margins: Margins, family: Family) -> BoolArray:
-    """Cells of rows and columns that have finite effects.
-
-    For counts, rows and columns of zeros have none; for presences, nor have those of ones.
-    """
-    if family.name == "gaussian":
-        return np.ones(len(support.counts), dtype=bool)
-    is_kept = np.ones(len(support.counts), dtype=bool)
-    sums = [np.array(own) for own in margins]
-    while True:
-        counts = support.margins(support.counts * is_kept)
-        full = [np.inf if family.name == "poisson" else own for own in counts]
-        rows, columns = ((own > 0) & (own < most) for own, most in zip(sums, full, strict=True))
-        kept = is_kept & rows[support.rows] & columns[support.columns]
-        if kept.sum() == is_kept.sum():
-            return is_kept
-        if family.name == "bernoulli":  # a dropped row or column of ones no longer counts
-            ones = _are_ones(support, is_kept & ~kept, rows, columns, sums)
-            sums = [own - less for own, less in zip(sums, support.margins(ones), strict=True)]
-        is_kept = kept
-
-
-def _are_ones(
-    support: Support, dropped: BoolArray, rows: BoolArray, columns: BoolArray, sums: list[Any]
-) -> FloatArray:
-    """Sums of the dropped cells, whose row or column has only zeros or only ones."""
-    by_row = ~rows[support.rows] & (sums[0][support.rows] > 0)
-    by_column = rows[support.rows] & ~columns[support.columns] & (sums[1][support.columns] > 0)
-    return support.counts * (dropped & (by_row | by_column))
 
 
 def solve(
@@ -300,7 +171,7 @@ def solve(
     """
     support = observed.support
     _check_connected(observed)
-    are_estimated = _with_cells(observed)
+    are_estimated = with_cells(observed)
     n_parameters = sum(int(own.sum()) for own in are_estimated) - 1
     shift = start[1][are_estimated[1]][0]
     rows, columns = start[0] + shift, start[1] - shift
@@ -349,16 +220,10 @@ def _with_constants(
 ) -> tuple[FloatArray, FloatArray]:
     """Effects that are infinite where all observations are 0, or 1; NaN for unobserved columns."""
     constant = [np.where(sums > 0, np.inf, -np.inf) for sums in margins]
-    with_cells = _with_cells(observed)
-    rows = np.where(with_cells[0], rows, constant[0])
-    columns = np.where(with_cells[1], columns, constant[1])
+    have_rows, have_columns = with_cells(observed)
+    rows = np.where(have_rows, rows, constant[0])
+    columns = np.where(have_columns, columns, constant[1])
     return rows, np.where(observed.support.is_observed[1], columns, np.nan)
-
-
-def _with_cells(observed: Observed) -> tuple[BoolArray, BoolArray]:
-    """Whether rows, and columns, have cells that are kept."""
-    counts = observed.support.margins(observed.support.counts * observed.is_kept)
-    return counts.rows > 0, counts.columns > 0
 
 
 def _check_connected(observed: Observed) -> None:
@@ -407,7 +272,7 @@ def _information(observed: Observed, weights: Weights) -> Information:
     np.add.at(columns, pairs[::-1], beside)
     inverse = _divided(np.ones(n_rows), rows)
     columns -= (rows_columns.T @ (rows_columns * inverse[:, None])).toarray()
-    estimated = np.flatnonzero(_with_cells(observed)[1])[1:]  # the first is 0
+    estimated = np.flatnonzero(with_cells(observed)[1])[1:]  # the first is 0
     columns_inverse = np.zeros((n_columns, n_columns))
     block = np.ix_(estimated, estimated)
     columns_inverse[block] = solve_equations(columns[block], np.eye(len(estimated)), assume_a="pos")

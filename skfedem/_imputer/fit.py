@@ -20,6 +20,7 @@ from ..models.matrix.theta import Theta
 from ..solvers._fitted_state import FittedState, continued, fitted_state, same_rows
 from ..solvers._state import RunState, evaluate
 from ..solvers.base import Clients, Problem, Solver
+from .residuals import moments_of_fit
 from .warnings import warn_of_fit
 
 
@@ -88,8 +89,14 @@ class MatrixFit(NamedTuple):
         if settings.warm_start:  # only if asked for: it is as large as the data
             totals, digest = self.federation.totals, clients.fingerprint()
             memory = fitted_state(self.ids, totals, problem, state, digest)
+        model: Any = problem.model  # a LowRankModel
+        iterate = state.server.statistics.iterate
+        n_factors = len(iterate.low_rank.singular_values)
+        residuals = moments_of_fit(clients, model, iterate.theta, n_factors)
         return {
             **self.so_far(problem, state),
+            "dispersion_": residuals.dispersion,
+            "serial_correlation_": residuals.serial_correlation,
             "objective_": float(objective),
             "converged_": state.converged,
             "history_": {**state.history.as_dict(), "singular_values": np.array(state.trace)},

@@ -23,7 +23,8 @@ from ..clients.local import LocalClients
 from ..models.matrix.families import Family
 from ..models.matrix.main_effects import Support
 from ..models.matrix.start import cell_federation
-from .estimating_equations import Estimate, Observed, observed_cells, observed_sums, solve
+from .estimating_equations import Estimate, observed_sums, solve
+from .residuals import Observed, observed_cells
 from .trend import Trend, index_of, limits, overall_trend, standard_errors
 
 # Share of a total that warns if it hangs on a single row or cell.
@@ -243,6 +244,7 @@ def totals_of_groups(
     """
     groups = np.where(observed.support.is_observed[0], groups, -1)
     n_groups = int(groups.max()) + 1
+    n_cells = np.bincount(observed.support.rows, minlength=len(groups))
     counted = clients.sum(observed_sums, observed, groups, n_groups)
     results = []
     for group, in_observed in enumerate(counted):
@@ -250,7 +252,7 @@ def totals_of_groups(
         offset = origin * np.count_nonzero(groups == group)
         imputed = in_observed + sums.missing + offset
         shares = np.divide(sums.largest, imputed, out=np.zeros(len(imputed)), where=imputed > 0)
-        _warn_of_shares(observed.support, shares, sums.largest_rows, columns, labels)
+        warn_of_shares(n_cells, shares, sums.largest_rows, columns, labels)
         block, total = np.ix_(columns, columns), sums.rows.sum()
         results.append(
             Totals(
@@ -296,7 +298,7 @@ def _sums(
             within[kind] += slopes.T @ (slopes * inverse)
             across[kind] += np.diag(slopes.sum(axis=0)) - slopes.T @ beside
         row_sums[rows] = means[:, columns].sum(axis=1)
-        hanging = np.where(_hangs(means, is_seen), means, 0.0)
+        hanging = np.where(hangs(means, is_seen), means, 0.0)
         best = hanging.argmax(axis=0)
         top = hanging[best, np.arange(n_columns)]
         largest_rows = np.where(top > largest, rows[best], largest_rows)
@@ -330,32 +332,37 @@ def _inverse(information: FloatArray) -> FloatArray:
     return np.divide(1, information, out=np.zeros(len(information)), where=positive)[:, None]
 
 
-def _hangs(means: FloatArray, is_seen: BoolArray) -> BoolArray:
+def hangs(means: FloatArray, is_seen: BoolArray) -> BoolArray:
     """Missing cells of rows with few observed cells, or far above all observed ones of the row."""
     most = np.where(is_seen, means, 0.0).max(axis=1, keepdims=True)
     is_few = is_seen.sum(axis=1, keepdims=True) < _FEW_CELLS
     return ~is_seen & (is_few | (means > _EXTRAPOLATION * most))
 
 
-def _warn_of_shares(
-    support: Support,
+def warn_of_shares(
+    n_cells: IntArray,
     shares: FloatArray,
     rows: IntArray,
     columns: IntArray,
     labels: tuple[Any, Any],
 ) -> None:
-    """Warn if a total hangs on a single missing cell about which little is known."""
+    """Warn if a total hangs on a single missing cell about which little is known.
+
+    ``n_cells`` counts the observed cells of each row; ``shares`` and ``rows`` are those of the
+    largest such cell of each column.
+    """
     shares, rows = shares[columns], rows[columns]
     if not len(shares) or shares.max() <= _LARGE_SHARE:
         return
     k = int(shares.argmax())
-    row, n_cells = int(rows[k]), int(np.count_nonzero(support.rows == rows[k]))
+    row = int(rows[k])
+    seen = plural(int(n_cells[row]), "observed cell")
     row_text = f"{row}" if labels[0] is None else label_text(labels[0][row])
     column_text = f"{columns[k]}" if labels[1] is None else label_text(labels[1][k])
     warn(
         f"{np.count_nonzero(shares > _LARGE_SHARE)} of {len(shares)} totals hang on one missing "
         f"cell by more than {_LARGE_SHARE:.0%}: the mean of row {row_text} in column {column_text} "
-        f"is {shares[k]:.0%} of the total, extrapolated from {plural(n_cells, 'observed cell')}. "
+        f"is {shares[k]:.0%} of the total, extrapolated from {seen}. "
         "Leave such rows out with rows=.",
         UserWarning,
     )

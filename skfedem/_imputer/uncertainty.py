@@ -1,8 +1,8 @@
-"""Uncertainty of fitted matrices: totals with standard errors."""
+"""Uncertainty of fitted matrices: totals with standard errors, and multiple imputation."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,8 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._data.cells import CellData, read_cells
 from .._data.matrices import checked_index
-from .._parameters import check_number
-from .._typing import MatricesLike
+from .._messages import plural
+from .._parameters import check_choice, check_counts, check_number
+from .._random import seeds_of_runs
+from .._typing import FloatArray, MatricesLike, Seed
+from .bootstrap import Replicate, Unit, domain_of_dispersion, draw, drawn_totals, replicates
 from .imputation import FittedMatrix
 from .totals import Totals, estimated_totals, numbers_of_groups
 
@@ -29,15 +32,21 @@ class MatrixWithErrors(FittedMatrix):
         columns: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         interval: float = 0.95,
+        errors: Literal["equations", "parametric", "rows", "clients"] = "equations",
         overdispersion: bool = True,
         serial_correlation: bool = True,
+        n_draws: int = 100,
+        random_state: Seed = None,
+        n_jobs: int | None = None,
     ) -> Totals | dict[Any, Totals]:
-        """Sums over rows for each column, with standard errors, of a fit without low-rank part.
+        """Sums over rows for each column, with standard errors.
 
-        The effects are estimated again by generalised estimating equations, as TRIM [1]_ does for
-        its model 3: without ridge, with a common dispersion, and with correlations of the cells of
-        a row that decrease with the number of columns between them. Clients send sums of weighted
-        residuals over rows and columns, and sums of products of residuals.
+        Without low-rank part (``rank=0``), the effects are estimated again by generalised
+        estimating equations, as TRIM [1]_ does for its model 3: without ridge, with a common
+        dispersion, and with correlations of the cells of a row that decrease with the number of
+        columns between them. Clients send sums of weighted residuals over rows and columns, and
+        sums of products of residuals. With a low-rank part, the standard errors are those of fits
+        to drawn data, with the same penalties. These do not include the bias of the penalties.
 
         Parameters
         ----------
@@ -53,10 +62,21 @@ class MatrixWithErrors(FittedMatrix):
             Label of each row of the matrix, for totals by group.
         interval : float in (0, 1), default=0.95
             Coverage of the confidence limits.
+        errors : {"equations", "parametric", "rows", "clients"}, default="equations"
+            Where standard errors come from: from estimating equations; or from fits to observations
+            drawn from this fit, to rows drawn with replacement, or to clients drawn with
+            replacement. Draw what is independent: sites, if they are a sample; clients, if the
+            observers are.
         overdispersion : bool, default=True
             Whether variances are ``dispersion`` times those of the family, or equal to them.
         serial_correlation : bool, default=True
-            Whether cells of a row are correlated.
+            Whether cells of a row are correlated in the estimating equations.
+        n_draws : int, default=100
+            Number of fits to drawn data.
+        random_state : int, RandomState instance or None, default=None
+            Seed of the draws.
+        n_jobs : int, default=None
+            Number of processes that fit drawn data, as in joblib.
 
         Returns
         -------
@@ -70,13 +90,14 @@ class MatrixWithErrors(FittedMatrix):
         NotFittedError
             If called before ``fit``.
         TypeError, ValueError
-            If X is not the data of the fit, the fit has a low-rank part or lacks effects, or rows
-            and columns fall into parts without a common cell.
+            If X is not the data of the fit; or, with estimating equations, if the fit has a
+            low-rank part or lacks effects, or rows and columns fall into parts without a common
+            cell.
 
         Warns
         -----
         ConvergenceWarning
-            If the estimating equations are not solved.
+            If the estimating equations are not solved, or fits to drawn data have not converged.
         UserWarning
             If more than 5 % of a total is the mean of a single missing cell, in a row with fewer
             than three observed cells, or more than four times the mean of any observed cell
@@ -87,30 +108,116 @@ class MatrixWithErrors(FittedMatrix):
         .. [1] J. Pannekoek and A. van Strien, "TRIM 3 manual", Statistics Netherlands, 2005.
         """
         check_is_fitted(self)
-        if len(self.singular_values_) or self._fitted_effects != "both":
-            raise ValueError(
-                "Expected a fit of effects='both' without low-rank part, got effects="
-                f"{self._fitted_effects!r} and {len(self.singular_values_)} factors. Fit with "
-                "rank=0."
-            )
         check_number("interval", interval, low=0, high=1, low_open=True, high_open=True)
-        data = self._data_of_fit(X, clients)
+        check_choice("errors", errors, ("equations", *get_args(Unit)))
         n_rows, n_columns = self._shape
         selected = np.arange(n_columns)[checked_index("columns", columns, n_columns)]
-        labels, numbers = numbers_of_groups(groups, rows, n_rows)
-        column_labels = self._column_labels
-        found = estimated_totals(
-            data,
-            self._family(),
-            (self.row_effects_ + self.intercept_ - data.origin, self.column_effects_),
-            numbers,
-            selected,
-            (self._row_labels, None if column_labels is None else column_labels[selected]),
-            interval,
-            overdispersion=overdispersion,
-            serial_correlation=serial_correlation,
-        )
-        return found[0] if groups is None else dict(zip(labels, found, strict=True))
+        names, numbers = numbers_of_groups(groups, rows, n_rows)
+        labels = self._row_labels, self._column_labels
+        labels = labels[0], None if labels[1] is None else labels[1][selected]
+        if errors == "equations":
+            self._check_effects_alone()
+            data = self._data_of_fit(X, clients)
+            effects = self.row_effects_ + self.intercept_ - data.origin, self.column_effects_
+            solver = dict(overdispersion=overdispersion, serial_correlation=serial_correlation)
+            found = estimated_totals(
+                data, self._family(), effects, numbers, selected, labels, interval, **solver
+            )
+        else:
+            dispersion = self.dispersion_ if overdispersion else 1.0
+            dispersion = domain_of_dispersion(self._fitted_family, dispersion)
+            data = self._data_of_fit(X, clients)
+            fits = self._replicates(data, errors, dispersion, n_draws, random_state, n_jobs)
+            found = drawn_totals(self, data, fits, dispersion, numbers, selected, labels, interval)
+        return found[0] if groups is None else dict(zip(names, found, strict=True))
+
+    def impute(
+        self,
+        X: MatricesLike,
+        *,
+        clients: ArrayLike | None = None,
+        n_imputations: int = 5,
+        errors: Unit = "parametric",
+        overdispersion: bool = True,
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> FloatArray:
+        """Draw the missing cells several times: multiple imputation.
+
+        Each imputation has a fit to drawn data, as in :meth:`totals`, and observations drawn from
+        this fit, so that their spread includes the uncertainty of the fit. Analyse each matrix
+        like complete data, and combine the results by Rubin's rules [1]_.
+
+        Parameters
+        ----------
+        X : list of clients, or array-like
+            Data of the fit.
+        clients : array-like of shape (n_rows,), default=None
+            Client labels of the fit.
+        n_imputations : int, default=5
+            Number of imputations.
+        errors : {"parametric", "rows", "clients"}, default="parametric"
+            What is drawn for the fits, see :meth:`totals`.
+        overdispersion : bool, default=True
+            Whether variances are ``dispersion_`` times those of the family.
+        random_state : int, RandomState instance or None, default=None
+            Seed of the draws.
+        n_jobs : int, default=None
+            Number of processes, as in joblib.
+
+        Returns
+        -------
+        matrices : ndarray of shape (n_imputations, n_rows, n_columns)
+            Observed cells have the mean of their observations.
+
+        Raises
+        ------
+        NotFittedError
+            If called before ``fit``.
+        TypeError, ValueError
+            If X is not the data of the fit.
+
+        References
+        ----------
+        .. [1] D. B. Rubin, "Multiple imputation for nonresponse in surveys", Wiley, 1987.
+        """
+        check_is_fitted(self)
+        check_choice("errors", errors, get_args(Unit))
+        data, family = self._data_of_fit(X, clients), self._fitted_family
+        dispersion = self.dispersion_ if overdispersion else 1.0
+        dispersion = domain_of_dispersion(family, dispersion)
+        fits = self._replicates(data, errors, dispersion, n_imputations, random_state, n_jobs)
+        matrices = np.empty((len(fits), *self._shape))
+        for matrix, own in zip(matrices, fits, strict=True):
+            matrix[:] = draw(family, own.means, dispersion, own.generator)
+        counts, sums = np.zeros(self._shape), np.zeros(self._shape)
+        cells = data.rows, data.columns
+        np.add.at(counts, cells, data.counts)
+        np.add.at(sums, cells, data.counts * data.values)
+        matrices[:, counts > 0] = sums[counts > 0] / counts[counts > 0]
+        return matrices
+
+    def _check_effects_alone(self) -> None:
+        if len(self.singular_values_) or self._fitted_effects != "both":
+            raise ValueError(
+                "Expected a fit of effects='both' without low-rank part for errors='equations', "
+                f"got effects={self._fitted_effects!r} and "
+                f"{plural(len(self.singular_values_), 'factor')}. Fit with rank=0, or draw rows, "
+                "clients or observations."
+            )
+
+    def _replicates(
+        self,
+        data: CellData,
+        unit: Unit,
+        dispersion: float,
+        n_draws: int,
+        random_state: Seed,
+        n_jobs: int | None,
+    ) -> list[Replicate]:
+        check_counts(n_draws=n_draws)
+        seeds = seeds_of_runs(random_state, n_draws)
+        return replicates(self, data, unit, dispersion, seeds, n_jobs)
 
     def _data_of_fit(self, X: MatricesLike, clients: ArrayLike | None) -> CellData:
         """Cells of the data of the fit."""
@@ -120,6 +227,7 @@ class MatrixWithErrors(FittedMatrix):
             clients,
             shape=self._shape if self._has_triplets else None,
             family=self._family(),
+            keep_observations=True,
         )
         if data.shape != self._shape:
             raise ValueError(

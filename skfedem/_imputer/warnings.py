@@ -37,12 +37,15 @@ class Limits(NamedTuple):
         Relative rise of the objective over its value at the start.
     extrapolation : float
         Mean of a cell divided by the largest mean of an observed cell.
+    dispersion : float
+        Variance of counts divided by that of Poisson counts.
     """
 
     curvature_ratio: float = 1e4
     curvature_ratio_without_momentum: float = 500
     rise: float = 0.1
     extrapolation: float = 100
+    dispersion: float = 5
 
 
 _LIMITS = Limits()
@@ -65,8 +68,21 @@ def warn_of_fit(
     _warn_of_repeated_labels(settings, X, cells, fitted["_row_labels"])
     if settings.family == "poisson":
         warn_of_capped_means(state.server.statistics.iterate.theta)
+        if not len(fitted["singular_values_"]):
+            _warn_of_dispersion(fitted["dispersion_"])
     _warn_of_curvature(problem, state)
     _warn_of_end(settings, problem, state, fitted["objective_"])
+
+
+def _warn_of_dispersion(dispersion: float) -> None:
+    """Warn of counts that vary far more than Poisson counts."""
+    if dispersion > _LIMITS.dispersion:
+        warn(
+            f"The dispersion of the counts is {dispersion:.3g}: their variance is that many times "
+            f"a Poisson count's, and standard errors are {dispersion**0.5:.2g} times as large. "
+            "Do not use totals(overdispersion=False).",
+            UserWarning,
+        )
 
 
 def _warn_of_end(settings: Any, problem: Problem, state: RunState, final: float) -> None:

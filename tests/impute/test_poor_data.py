@@ -183,6 +183,7 @@ def test_huge_counts_are_fitted_to_their_totals(scale):
     assert_finite(FederatedMatrixImputer(**EXACT, max_iter=50).fit([one, *CLIENTS[1:]]))
 
 
+@pytest.mark.filterwarnings("ignore:The dispersion of the counts")
 def test_a_warm_start_finds_the_effects_of_a_count_beyond_all_before():
     counts = np.random.default_rng(3).poisson(5.0, (4, 5)).astype(float)
     effects_alone = {"family": "poisson", "penalty": 1e15, "max_iter": 0}

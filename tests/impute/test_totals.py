@@ -68,6 +68,14 @@ def test_skylarks_are_those_of_trim(skylarks, run):
     assert trend.meaning == "moderate increase"
 
 
+def test_fits_have_the_dispersion_of_trim(skylarks):
+    imputer, counts = skylarks
+    assert imputer.dispersion_ == pytest.approx(1.344, abs=6e-4)
+    # Of residuals of the maximum likelihood fit, not of the estimating equations.
+    totals = imputer.totals(counts.clients)
+    assert imputer.serial_correlation_ == pytest.approx(totals.serial_correlation, abs=0.05)
+
+
 def simulated(seed=0, n_rows=15, n_columns=7, family="poisson"):
     generator = np.random.default_rng(seed)
     natural = 1.5 * (family != "bernoulli") + 0.5 * generator.normal(size=(n_rows, 1))
@@ -254,10 +262,35 @@ def test_totals_that_hang_on_a_single_cell_warn():
     imputer.totals(values, rows=range(1, 15))  # does not warn
 
 
+@pytest.mark.parametrize("family", MEANS)
+@pytest.mark.parametrize("effects", ["both", "rows", "columns", "none"])
+def test_dispersion_is_that_of_pearson_residuals(family, effects):
+    values = simulated(5, family=family) - 1e3 * (family == "gaussian")
+    seen = ~np.isnan(values)
+    imputer = FederatedMatrixImputer(rank=1, family=family, effects=effects, penalty=2.0)
+    mean = imputer.fit(values).fitted_mean()
+    residuals = np.where(seen, (values - mean) / np.sqrt(VARIANCES[family](mean)), 0)
+    n_parameters = {"both": 21, "rows": 15, "columns": 7, "none": 0}[effects]
+    n_parameters += len(imputer.singular_values_) * 21
+    dispersion = np.sum(residuals**2) / (seen.sum() - n_parameters)
+    assert imputer.dispersion_ == pytest.approx(dispersion)
+    pairs = seen[:, 1:] & seen[:, :-1]
+    correlation = np.mean((residuals[:, 1:] * residuals[:, :-1])[pairs]) / dispersion
+    assert imputer.serial_correlation_ == pytest.approx(correlation)
+
+
+def test_counts_of_flocks_warn():
+    values = simulated() * 10  # ten times the mean, a hundred times the variance
+    with pytest.warns(UserWarning, match=r"dispersion of the counts is .* as large\. Do not"):
+        imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
+    few = FederatedMatrixImputer(**EFFECTS).fit(simulated())
+    assert imputer.dispersion_ == pytest.approx(10 * few.dispersion_, rel=1e-3)
+
+
 def test_what_has_no_totals():
     values = simulated()
     low_rank = FederatedMatrixImputer(rank=1, family="poisson").fit(values)
-    with pytest.raises(ValueError, match="without low-rank part, got effects='both' and 1 factor"):
+    with pytest.raises(ValueError, match="got effects='both' and 1 factor"):
         low_rank.totals(values)
     columns = FederatedMatrixImputer(**{**EFFECTS, "effects": "columns"}).fit(values)
     with pytest.raises(ValueError, match="Fit with rank=0"):

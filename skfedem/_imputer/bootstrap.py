@@ -1,0 +1,226 @@
+"""Bootstrap of fitted matrices: fits to drawn data, each started from the fit.
+
+Of Efron and Tibshirani (1993), "An introduction to the bootstrap", the nonparametric bootstrap over
+rows or clients, with Poisson weights instead of a sample of fixed size: each row, or client, draws
+its own weight, so that a server would not learn who was drawn. And the parametric bootstrap.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.exceptions import ConvergenceWarning
+
+from .._data.cells import CellData
+from .._federation import offsets_of
+from .._messages import collect_warnings, warn
+from .._typing import FloatArray, IntArray
+from .totals import Totals, hangs, warn_of_shares
+
+Unit = Literal["parametric", "rows", "clients"]
+"""What is drawn: observations from the fit, or rows, or clients, with replacement."""
+
+
+class Lines(NamedTuple):
+    """Observations of all clients, client after client.
+
+    Attributes
+    ----------
+    owners, rows, columns : ndarray of int, shape (n_observations,)
+    values : ndarray of shape (n_observations,)
+    """
+
+    owners: IntArray
+    rows: IntArray
+    columns: IntArray
+    values: FloatArray
+
+
+class Replicate(NamedTuple):
+    """Fit to drawn data.
+
+    Attributes
+    ----------
+    means : ndarray of shape (n_rows, n_columns)
+        Fitted means.
+    filled : ndarray of shape (n_rows, n_columns)
+        Means of the (drawn) observations of observed cells, fitted means elsewhere.
+    weights : ndarray of shape (n_rows,)
+        How often each row was drawn, 1 on average.
+    converged : bool
+    generator : numpy.random.Generator
+        For further draws.
+    """
+
+    means: FloatArray
+    filled: FloatArray
+    weights: FloatArray
+    converged: bool
+    generator: np.random.Generator
+
+
+def replicates(
+    imputer: Any,
+    data: CellData,
+    unit: Unit,
+    dispersion: float,
+    seeds: list[int],
+    n_jobs: int | None,
+) -> list[Replicate]:
+    """Fits to data drawn with each seed; ``data`` has all observations."""
+    lines = _lines(data)
+    means = imputer.fitted_mean()
+    with collect_warnings():
+        fits = Parallel(n_jobs)(
+            delayed(_replicate)(imputer, data.shape, lines, means, unit, dispersion, seed)
+            for seed in seeds
+        )
+    failed = sum(not own.converged for own in fits)
+    if failed:
+        warn(
+            f"{failed} of {len(fits)} fits to drawn data have not converged: increase max_iter.",
+            ConvergenceWarning,
+        )
+    return fits
+
+
+def _lines(data: CellData) -> Lines:
+    counts = data.counts.astype(np.intp)
+    owners = np.repeat(np.repeat(np.arange(len(data.ids)), np.diff(data.offsets)), counts)
+    assert data.observations is not None  # they were asked for
+    rows, columns = np.repeat(data.rows, counts), np.repeat(data.columns, counts)
+    return Lines(owners, rows, columns, data.observations)
+
+
+def _replicate(
+    imputer: Any,
+    shape: tuple[int, int],
+    lines: Lines,
+    means: FloatArray,
+    unit: Unit,
+    dispersion: float,
+    seed: int,
+) -> Replicate:
+    generator = np.random.default_rng(seed)
+    if unit == "parametric":
+        values = draw(
+            imputer._fitted_family, means[lines.rows, lines.columns], dispersion, generator
+        )
+        lines, weights = lines._replace(values=values), np.ones(shape[0])
+    else:
+        lines, weights = _resampled(lines, shape[0], unit, generator)
+    replica = copy(imputer)
+    replica._memory = None
+    # Triplets of all clients, whose rows are numbered together; checkpoints are not of these data.
+    given = dict(warm_start=True, rows="shared", checkpoint=None, missing_values=np.nan)
+    replica.set_params(**given, verbose=0, random_state=seed)
+    with collect_warnings():
+        replica.fit(_triplets(lines), shape=shape)
+        fitted = replica.fitted_mean()
+    return Replicate(fitted, _filled(fitted, lines), weights, replica.converged_, generator)
+
+
+def _filled(means: FloatArray, lines: Lines) -> FloatArray:
+    """Means, with those of the observations in observed cells."""
+    counts, sums, filled = np.zeros(means.shape), np.zeros(means.shape), means.copy()
+    np.add.at(counts, (lines.rows, lines.columns), 1)
+    np.add.at(sums, (lines.rows, lines.columns), lines.values)
+    filled[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    return filled
+
+
+def drawn_totals(
+    imputer: Any,
+    data: CellData,
+    fits: list[Replicate],
+    dispersion: float,
+    groups: IntArray,
+    columns: IntArray,
+    labels: tuple[Any, Any],
+    interval: float,
+) -> list[Totals]:
+    """Totals of the fit for each group of rows, with covariances of those of the replicates."""
+    lines = _lines(data)
+    means = imputer.fitted_mean()
+    filled, is_seen = _filled(means, lines), np.zeros(means.shape, dtype=bool)
+    is_seen[lines.rows, lines.columns] = True
+    n_cells = is_seen.sum(axis=1)
+    groups = np.where(n_cells > 0, groups, -1)
+    hanging = np.where(hangs(means, is_seen), means, 0.0)
+    results = []
+    for group in range(int(groups.max()) + 1):
+        members = np.flatnonzero(groups == group)
+        block = np.ix_(members, columns)
+        model, imputed = (
+            np.array([own.weights[members] @ matrix(own)[block] for own in fits])
+            for matrix in (lambda own: own.means, lambda own: own.filled)
+        )
+        largest, all_columns = hanging[members].argmax(axis=0), np.arange(len(means.T))
+        parts = hanging[members][largest, all_columns] / filled[members].sum(axis=0)
+        warn_of_shares(n_cells, parts, members[largest], columns, labels)
+        shares = np.bincount(members, means[block].sum(axis=1), len(groups))
+        results.append(
+            Totals(
+                columns if labels[1] is None else labels[1],
+                filled[block].sum(axis=0),
+                means[block].sum(axis=0),
+                np.cov(imputed.T).reshape(2 * (len(columns),)),
+                np.cov(model.T).reshape(2 * (len(columns),)),
+                dispersion,
+                0.0,
+                shares / shares.sum(),
+                interval,
+                is_positive=imputer._fitted_family != "gaussian",
+            )
+        )
+    return results
+
+
+def draw(
+    family: str, means: FloatArray, dispersion: float, generator: np.random.Generator
+) -> FloatArray:
+    """Observations with these means; counts are negative binomial if they are over-dispersed."""
+    if family == "gaussian":
+        return generator.normal(means, np.sqrt(dispersion))
+    if family == "bernoulli":
+        return (generator.random(means.shape) < means).astype(np.float64)
+    if dispersion > 1:  # variance dispersion * mean
+        excess = dispersion - 1
+        means = generator.gamma(np.maximum(means / excess, 1e-12), excess)
+    return generator.poisson(means).astype(np.float64)
+
+
+def _resampled(
+    lines: Lines, n_rows: int, unit: Unit, generator: np.random.Generator
+) -> tuple[Lines, FloatArray]:
+    """Lines, each as often as its row or client was drawn, and how often each row was drawn.
+
+    A row that several clients observed was drawn as often as its clients on average.
+    """
+    units = lines.rows if unit == "rows" else lines.owners
+    members = np.unique(units)
+    drawn = np.zeros(int(units.max()) + 1, dtype=np.intp)
+    while not drawn.any():
+        drawn[members] = generator.poisson(1.0, len(members))
+    pairs = np.unique(np.column_stack([lines.rows, units]), axis=0)
+    number = np.bincount(pairs[:, 0], minlength=n_rows)
+    weights = np.bincount(pairs[:, 0], drawn[pairs[:, 1]], n_rows) / np.maximum(number, 1)
+    resampled = Lines._make(np.repeat(own, drawn[units]) for own in lines)
+    return resampled, weights / drawn[members].mean()
+
+
+def _triplets(lines: Lines) -> list[FloatArray]:
+    """Triplets of each client that has lines."""
+    _, lengths = np.unique(lines.owners, return_counts=True)
+    table = np.column_stack([lines.rows, lines.columns, lines.values])
+    return np.split(table, offsets_of(lengths)[1:-1])
+
+
+def domain_of_dispersion(family: str, dispersion: float) -> float:
+    """Dispersion that data of the family can be drawn with."""
+    if np.isnan(dispersion) or family == "bernoulli":
+        return 1.0
+    return dispersion if family == "gaussian" else max(dispersion, 1.0)
