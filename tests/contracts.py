@@ -1,5 +1,8 @@
 """What the contract tests of models, compressors, solvers and estimators share."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 from numpy.testing import assert_allclose
 
@@ -60,3 +63,12 @@ def frozen(*values):
     """All arrays of nested tuples, which nobody may write into any more, and their copies."""
     arrays = arrays_in(read_only(values))
     return arrays, [array.copy() for array in arrays]
+
+
+def contract(folder, name="test_contract"):
+    """What is in a file with the tests of a contract, which lies beside what it tests."""
+    path = Path(__file__).parent / folder / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{folder}_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)

@@ -31,6 +31,7 @@ from scipy.stats import poisson
 from sklearn.exceptions import ConvergenceWarning
 
 import skfedem
+from contracts import contract
 from problems import LENGTHS, SETTINGS, SOLVERS, WEIGHTS, model_case, row_model_case, stack
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._parallel import Workers
@@ -44,15 +45,6 @@ from skfedem.solvers._resume import checkpoint_of
 from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def contract(folder, name="test_contract"):
-    """Module with the tests of a contract, which lie beside what they test."""
-    path = ROOT / "tests" / folder / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{folder}_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return vars(module)
 
 
 MODELS = contract("models") | contract("models", "test_row_contract")
