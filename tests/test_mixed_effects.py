@@ -252,14 +252,9 @@ def test_absences_and_compression_are_made_up_for_by_control_variates(after_dose
 def test_vr_fedem_reaches_the_optimum_with_minibatches(after_dose):
     sites = by_dose(after_dose)
     best = quiet_fit(oral(tol=1e-13, max_iter=500), after_dose)
-    fit = quiet_fit(
-        oral(solver="vr_fedem", batch_size=1, participation=0.75, random_state=0).set_params(
-            step_size=0.1, max_iter=200
-        ),
-        after_dose,
-        clients=sites,
-    )
-    assert 2 * (best.log_likelihood_ - fit.log_likelihood_) < 0.05
+    fit = oral(solver="vr_fedem", batch_size=1, participation=0.75, random_state=0)
+    quiet_fit(fit.set_params(max_iter=200), after_dose, clients=sites)
+    assert 2 * (best.log_likelihood_ - fit.log_likelihood_) < 0.001
 
 
 def test_a_checkpoint_continues_a_run_to_the_bit(tmp_path, after_dose):

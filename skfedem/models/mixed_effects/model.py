@@ -48,8 +48,9 @@ _ANNEALED_SHARE = 0.97
 _PRIOR_SHARE = 1e-6
 # Share of φ² below which variances are lost by rounding.
 _ROUNDING = 1e-10
-# Shares of n / ω_p, of n b / (q (1 + ω_p)) and of √(n b / (1 + ω_p)): a fifth of those of mixtures.
-_CLIENTS, _NOISE, _SPIDER = 0.006, 0.02, 0.02
+# Shares of n / ω_p, of n b / (q (1 + ω_p)) and of √(n b / (1 + ω_p)). The first two are a fifth of
+# those of mixtures. With a fifth of the third, VR-FedEM's steps were too short, never too noisy.
+_CLIENTS, _NOISE, _SPIDER = 0.006, 0.02, 0.1
 
 
 class Parameters(NamedTuple):
