@@ -91,3 +91,14 @@ def test_plot_of_an_ebird_file(run_plot, tmp_path):
     printed = run_plot("--ebd", "ebd.txt", "--species", "mallard", "--clients", "4")
     assert "200 observations by 4 clients" in printed
     assert "truth" not in printed
+
+
+def test_an_index_is_published(monkeypatch, tmp_path, capsys):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)  # without the file of the skylarks
+    monkeypatch.delenv("SKFEDEM_DATA", raising=False)
+    runpy.run_path(str(EXAMPLES / "plot_published_index.py"), run_name="__main__")
+    assert "a year: moderate increase" in capsys.readouterr().out  # 5 % were simulated
+    assert len(pyplot.gcf().axes) == 1
+    pyplot.close("all")
