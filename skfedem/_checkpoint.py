@@ -127,6 +127,11 @@ def check_identity(path: FilePath, found: Identity, expected: Identity) -> None:
                     f"Expected the random_state of the run at {path}, got a different one. Give "
                     "the same, or None to use the seed in the file."
                 )
+            if name in ("data", "lengths of clients"):
+                raise ValueError(
+                    f"Expected a checkpoint of this run at {path}, got one of other data. Resume "
+                    "with the data of the run, or fit without resume_from."
+                )
             raise ValueError(
                 f"Expected a checkpoint of this run at {path}, got one with {name}="
                 f"{found.get(name)!r} where this fit has {name}={expected.get(name)!r}. Resume "

@@ -16,13 +16,13 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from problems import COVARIANCE_TYPES, stack
+from problems import COVARIANCE_TYPES
 from problems import quiet_fit as fit
 from skfedem import FederatedGaussianMixture, _random
 from skfedem.clients.local import LocalClients
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop
-from skfedem.solvers._stream import batches
+from skfedem.solvers._stream import lengths_in_batch
 from streams import (
     ALMOST,
     CENTERS,
@@ -125,22 +125,19 @@ def test_a_stream_is_online_em():
 
 
 def test_in_a_batch_are_those_who_have_rows_left():
-    federation = stack(np.split(np.arange(22.0).reshape(11, 2), [5, 7]))
-    seen = list(batches(federation, 2))
-    for (clients, batch), here, rows in zip(
-        seen,
-        ([0, 1, 2], [0, 2], [0]),
-        ([[0, 1], [5, 6], [7, 8]], [[2, 3], [9, 10]], [[4]]),
-        strict=True,
-    ):
-        assert_array_equal(clients, here)
-        assert_array_equal(batch.lengths, [len(own) for own in rows])
-        assert_array_equal(batch.rows[:, 0], 2.0 * np.concatenate(rows))
-        assert_array_equal(batch.weights, federation.weights[here])
+    lengths = np.array([5, 2, 4])
+    for number, want in enumerate(([2, 2, 2], [2, 0, 2], [1, 0, 0], [0, 0, 0])):
+        assert_array_equal(lengths_in_batch(lengths, number, 2), want)
     for size in (None, 5):
-        ((clients, batch),) = batches(federation, size)
-        assert_array_equal(clients, [0, 1, 2])
-        assert_array_equal(batch.rows, federation.rows)
+        assert_array_equal(lengths_in_batch(lengths, 0, size), lengths)
+
+
+def test_streams_without_control_variates():
+    gm = FederatedGaussianMixture(**GIVEN, control_step=0.0, control_init="zeros", batch_size=40)
+    gm.partial_fit(CLIENTS[:3], clients=None).partial_fit(CLIENTS)
+    with_controls = clone(gm).set_params(control_init="field")
+    with_controls.partial_fit(CLIENTS[:3]).partial_fit(CLIENTS)
+    assert_same(gm, with_controls, **ALMOST)
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
@@ -620,6 +617,8 @@ def test_clients_that_take_no_part_are_as_if_they_had_no_rows(covariance_type, w
     gm.set_params(step_size=0.3 * min(1, active.mean() / 0.6))
     gm.partial_fit(rows[here], clients=owners[here], sample_weight=row_weights)
     assert_same(some, gm, names=(*PARAMETERS, "client_drift_"), **ALMOST)
+    if weighted:  # absent clients tell the weight of their rows, a double each
+        gm.history_["uplink_bits"][-1] += 64 * (~active).sum()
     for name in ("n_active", "uplink_bits", "downlink_bits", "log_likelihood", "field_sq_norm"):
         assert_allclose(some.history_[name], gm.history_[name], rtol=1e-10, err_msg=name)
 

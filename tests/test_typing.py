@@ -53,6 +53,7 @@ PUBLIC = (
     "skfedem.solvers._step_size",
     "skfedem.solvers.base",
     "skfedem.solvers.fedem",
+    "skfedem.solvers.messages",
     "skfedem.solvers.server",
     "skfedem.solvers.vr_fedem",
     "skfedem.theory",

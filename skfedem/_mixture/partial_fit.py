@@ -6,6 +6,7 @@ The first call starts from a fit of its rows, later ones from the memory. The ro
 
 from __future__ import annotations
 
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -297,17 +298,20 @@ def read_call(
     """
     problem, n_known = beginning.problem, len(beginning.memory.ids)
     schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
+    federation = beginning.federation
+    clients = LocalClients(federation, workers)
     memory, rounds, trace = stream(
         problem,
-        beginning.federation,
+        clients,
         beginning.memory,
         ids,
         schedule,
-        lambda batch: LocalClients(batch, workers),
         settings.client_weights,
+        weighted=federation.sample_weight is not None,
     )
-    # Bits that were sent before the rounds are counted in the first round.
-    (sent, received), row = beginning.bits, rounds.row(0)
+    # Bits that were sent before the rounds are counted in the first round, with sums of weights.
+    sent, received = map(add, beginning.bits, clients.bits())
+    row = rounds.row(0)
     uplink_bits, downlink_bits = row["uplink_bits"] + sent, row["downlink_bits"] + received
     downlink_bits += FLOAT_BITS * n_moments_told(memory.model) * (len(memory.ids) - n_known)
     rounds.update(0, uplink_bits=uplink_bits, downlink_bits=downlink_bits)

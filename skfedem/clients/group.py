@@ -15,7 +15,8 @@ from .._typing import FloatArray, IntArray
 from ..compression import Compressor
 from ..compression._base import check_compressed, check_n_bytes
 from ..models._base import Estimate
-from ..solvers.base import Broadcast, ClientGroup, EncodedMessage, Message, Solver, Task
+from ..solvers.base import Broadcast, ClientGroup, Solver, Task
+from ..solvers.messages import EncodedMessage, Message
 
 # Larger innovations are due to diverging control variates, not to data.
 _DIVERGED = 1e200

@@ -27,15 +27,8 @@ from .._history import FLOAT_BITS
 from .._parallel import Workers
 from .._typing import FloatArray, IntArray
 from ..models._base import Model, Parameters
-from ..solvers.base import (
-    AggregatedMessages,
-    Broadcast,
-    ClientGroup,
-    Message,
-    NoStates,
-    Solver,
-    Task,
-)
+from ..solvers.base import Broadcast, ClientGroup, NoStates, Solver, Task
+from ..solvers.messages import AggregatedMessages, Message
 from .group import client_half
 from .sums import (
     ROWS_OF_A_MEAN,
@@ -117,6 +110,10 @@ class LocalClients:
         if task.has_controls:
             self.controls = self.vectors.zeros()
         self.states = solver.init(task, self.federation)
+
+    def weigh(self, weights: FloatArray) -> None:
+        """Give the clients other weights, from the next round on."""
+        self.federation = self.federation._replace(weights=weights)
 
     # ---- rounds
 

@@ -11,7 +11,8 @@ from .._client_vectors import ClientVectors, sum_by_shard
 from .._federation import MOST_CLIENTS, ClientSizes, client_groups, offsets_of
 from .._typing import FloatArray, IntArray
 from ..models.client_rows import sum_of_rows
-from ..solvers.base import AggregatedMessages, Message, Solver, Task, stacked
+from ..solvers.base import Solver, Task
+from ..solvers.messages import AggregatedMessages, Message, stacked
 
 # Clients are cut into at most this many shards, by their numbers of rows alone, ...
 MOST_SHARDS = 16
@@ -154,7 +155,7 @@ def aggregated(
     ``weights`` are those of all clients.
     """
 
-    def weighted(parts: list[Any], nothing: float) -> Any:
+    def weighted(parts: list[Any], nothing: float | None) -> Any:
         """Σ w_i times numbers that every client sent, or ``nothing``."""
         sent = parts and parts[0] is not None
         return weights[active] @ np.concatenate(parts) if sent else nothing
@@ -164,7 +165,7 @@ def aggregated(
         active=active,
         n_bytes=sum(own.n_bytes for own in messages),
         n_expectations=sum(own.n_expectations for own in messages),
-        log_likelihood=weighted([own.log_likelihood for own in messages], np.nan),
+        log_likelihood=weighted([own.log_likelihood for own in messages], None),
         uncompressed=weighted([own.uncompressed for own in messages], 0.0),
         each=stacked(messages) if messages and not solver.aggregates else None,
     )

@@ -12,7 +12,7 @@ from .._federation import ClientMessage
 from .._typing import FloatArray
 from ..models.mixture import assignment, messages
 from ..models.mixture.linear_algebra import n_moments
-from ..solvers.base import EncodedMessage
+from ..solvers.messages import EncodedMessage
 from ._messages import Refused
 
 # Number of conditional expectations, whether there is a log-likelihood, and the number of numbers

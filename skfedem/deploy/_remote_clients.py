@@ -34,15 +34,8 @@ from ..clients.sums import (
     weighted_total,
 )
 from ..models._base import Model, Parameters
-from ..solvers.base import (
-    AggregatedMessages,
-    Broadcast,
-    Message,
-    NoStates,
-    Problem,
-    Solver,
-    Task,
-)
+from ..solvers.base import Broadcast, NoStates, Problem, Solver, Task
+from ..solvers.messages import AggregatedMessages, Message
 from ._messages import Refused
 from ._questions import ROUND, SET_UP, check_values, message_from_bytes, numbers
 from ._tables import LARGEST_COLUMNS, check_columns, columns_from_bytes

@@ -30,15 +30,10 @@ clients compute it."""
 
 
 class ClientSums(NamedTuple):
-    """Result of the E-step for the rows of some clients.
+    """Result of the E-step for the rows of some clients, of shape (n_clients, ...).
 
-    Attributes
-    ----------
-    statistics : ndarray of shape (n_clients, n_statistics)
-        Sum over the rows of E[s(y, Z) given y; θ].
-    log_likelihood : ndarray of shape (n_clients,)
-        Sum over the rows of log p(y; θ), without the terms that ``Model.criterion_value`` adds; in
-        nats.
+    ``statistics`` are sums over the rows of E[s(y, Z) given y; θ], and ``log_likelihood`` of
+    log p(y; θ), without the terms that ``Model.criterion_value`` adds; in nats.
     """
 
     statistics: FloatArray
@@ -67,21 +62,12 @@ class Estimate(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Step of the server.
+    """Step of the server: Ŝ_{k+1}, and the squared norm of the field.
 
-    Attributes
-    ----------
-    statistics : ndarray or NamedTuple
-        Ŝ_{k+1}.
-    field_sq_norm : float
-        Squared norm of the field of this step.
-    safeguarded : int
-        How often the step was halved to stay in the domain of T; one more if a part of the
-        statistics was not updated for this reason.
-    step_taken : float
-        γ after halving; 0 if no step was short enough.
-    noisy : bool
-        Whether many steps with as much noise as this one would move Ŝ out of the domain of T.
+    ``safeguarded`` says how often the step was halved to stay in the domain of T; one more if a
+    part of the statistics was not updated for this reason. ``step_taken`` is γ after halving, 0 if
+    no step was short enough, and ``noisy`` whether many steps with as much noise as this one would
+    move Ŝ out of the domain of T.
     """
 
     statistics: Any
@@ -286,28 +272,11 @@ class Model(BaseModel):
         uncompressed: FloatArray | float,
         step_size: float,
     ) -> FloatArray:
-        """Field of a round of a stream, including that of constants which a fit sends only once.
+        """H of a round of a stream, followed by the field of constants which a fit sends only once.
 
-        Constants of the rows that T needs are then appended to Ŝ, and their field to H. In each
-        round, clients send what the server needs for this field, uncompressed.
-
-        Parameters
-        ----------
-        parameters : NamedTuple
-            Parameters of the broadcast.
-        statistics : ndarray or NamedTuple
-            Ŝ before the step.
-        field : ndarray
-            H.
-        uncompressed : ndarray or 0.0
-            Weighted mean of what the clients that take part sent in addition.
-        step_size : float
-            γ.
-
-        Returns
-        -------
-        field : ndarray
-            H, followed by the field of the constants; by default only H.
+        Constants of the rows that T needs are then appended to Ŝ. In each round, clients send what
+        the server needs for their field; ``uncompressed`` is its weighted mean over those that take
+        part. By default, there are none.
         """
         return field
 

@@ -212,16 +212,7 @@ class SpikeSlabPrior(Prior):
         return (scales * self._norms(parameters) - softplus(thresholds)) / self.gate_temperature
 
     def probabilities(self, shared: Shared) -> FloatArray:
-        """θ, 0 for pruned groups.
-
-        Parameters
-        ----------
-        shared : Shared
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n_groups,)
-        """
+        """θ of each group, 0 for pruned ones."""
         gates = shared.gates
         logits = self._logits(gates, shared.weights[0], gates.thresholds)
         return np.where(gates.alive, expit(logits), 0.0)

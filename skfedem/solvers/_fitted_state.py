@@ -137,7 +137,7 @@ def continued(
     same rows. The clients have joined. Raises ValueError if labels are of another kind than the
     known ones.
     """
-    fitted = with_noise(fitted, problem, problem.solver.name)
+    fitted = with_noise(fitted, problem)
     saved = clients.save()
     controls, states = saved["controls"], saved["states"]
     same_solver = fitted.n_inner == problem.n_inner and type(fitted.states) is type(states)
@@ -223,9 +223,9 @@ def _continued_control(
     return control_before if is_same else control
 
 
-def with_noise(fitted: FittedState, problem: Problem, solver: str) -> FittedState:
+def with_noise(fitted: FittedState, problem: Problem) -> FittedState:
     """The state with the limit of steps reset if it was learnt in rounds of another kind."""
-    noise = _noise_sources(problem)._replace(solver=solver)
+    noise = _noise_sources(problem)
     if fitted.noise == noise:
         return fitted
     server = fitted.server._replace(step_limit=inf, frozen_until=0)

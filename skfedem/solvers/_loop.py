@@ -26,7 +26,8 @@ from ._state import (
     initial_state,
 )
 from ._stopping import CriterionGains, next_gains, next_sweep, of_these_rows
-from .base import AggregatedMessages, Broadcast, Clients, Problem, RoundInfo, ServerState
+from .base import Broadcast, Clients, Problem, RoundInfo, ServerState
+from .messages import AggregatedMessages
 from .server import after_short_step, broadcast_of, outer_loop_of, server_half
 
 
@@ -92,10 +93,7 @@ def run(
                 tasks.begin_round(state)
             step_size = _step_to_ask(problem, state.server, options)
             broadcast, active = open_round(problem, state.server)
-            aggregated = clients.round(broadcast, active)
-            state = _followed(state, clients)
-            state = close_round(problem, state, active, aggregated, step_size, options)
-            clients.commit(broadcast.round_index)
+            state, _ = one_round(problem, state, clients, broadcast, active, step_size, options)
             if watched and _is_evaluation_due(problem, state, options):
                 columns = _evaluated(problem, state, options, clients)
                 state.history.update(-1, **columns)
@@ -125,6 +123,23 @@ def _followed(state: RunState, clients: Clients) -> RunState:
     if control is None:
         return state
     return state._replace(server=state.server._replace(control=control))
+
+
+def one_round(
+    problem: Problem,
+    state: RunState,
+    clients: Clients,
+    broadcast: Broadcast,
+    active: IntArray,
+    step_size: float,
+    options: Options | None = None,
+) -> tuple[RunState, AggregatedMessages]:
+    """Have the active clients answer, close the round, and have them commit."""
+    aggregated = clients.round(broadcast, active)
+    state = _followed(state, clients)
+    state = close_round(problem, state, active, aggregated, step_size, options)
+    clients.commit(broadcast.round_index)
+    return state, aggregated
 
 
 def open_round(problem: Problem, server: ServerState) -> tuple[Broadcast, IntArray]:
@@ -201,6 +216,11 @@ def _judged(
     model, stopping, step, tol = problem.model, after.stopping, info.step_taken, options.tol
     assert stopping is not None  # or nothing is judged
     if isinstance(stopping, CriterionGains):
+        if aggregated.log_likelihood is None:
+            raise ValueError(
+                f"Expected log-likelihoods of all rows from solver {problem.solver.name!r} in "
+                "exact rounds, got None. Return them with its estimates, or set is_random."
+            )
         criterion = checked_criterion(model, aggregated.log_likelihood, before.parameters)
         if options.eval_every is not None:
             columns = evaluation_columns(model, criterion, info.field_sq_norm)

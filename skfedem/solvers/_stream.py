@@ -10,17 +10,20 @@ A round is one of FedEM (``fedem``, Algorithm 1). With the weights w_i of all ro
 V = Σ_i w_i V_i covers all known clients, including absent ones. Messages are divided by the share
 of the total weight that takes part, not by the probability p of taking part: if clients are
 similar, H is then correct whichever clients are absent.
+
+Clients cut their rows into batches, which ``Broadcast.outer_loop`` numbers within a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._federation import (
+    ClientRows,
     ClientSizes,
     Federation,
     offsets_of,
@@ -29,72 +32,108 @@ from .._federation import (
     weights_of_clients,
 )
 from .._history import History
-from .._rows import ReorderedRows, Rows, take_rows
+from .._rows import take_rows
 from .._typing import ClientWeights, FloatArray, IntArray, Schedule
+from ..models._base import Estimate
 from ._fitted_state import FittedState, at_average, joined, with_noise
-from ._loop import active_clients, close_round
-from ._state import RunState, checked_criterion, evaluation_columns, history_row
+from ._loop import one_round, open_round
+from ._state import RunState, checked_criterion
 from ._step_size import averaging_rate, stream_step_size
-from ._stopping import first_sweep
-from .base import Clients, NoStates, Problem, RoundInfo, ServerState
-from .fedem import FEDEM
-from .server import broadcast_of
+from .base import (
+    Broadcast,
+    ClientGroup,
+    Clients,
+    NoStates,
+    Problem,
+    RoundInfo,
+    ServerState,
+    Solver,
+    Task,
+)
+from .messages import AggregatedMessages
+from .server import broadcast_of, server_half
 
 
-def batches(
-    federation: Federation, batch_size: int | None
-) -> Iterator[tuple[IntArray, Federation]]:
-    """Cut the rows of a call into batches of at most ``batch_size`` rows per client, in order.
-
-    Parameters
-    ----------
-    federation : Federation
-    batch_size : int or None
-        None for one batch.
-
-    Yields
-    ------
-    clients : ndarray of int
-        Clients with rows in the batch, in increasing order.
-    batch : Federation
-        Their rows. The client weights are those of the call and have to be replaced, because the
-        weights in a batch depend on all rows so far.
-    """
-    lengths, starts = federation.lengths, federation.offsets[:-1]
-    clients = np.arange(federation.n_clients)
-    if batch_size is None or lengths.max() <= batch_size:
-        yield clients, federation
-        return
-    for first in range(0, int(lengths.max()), batch_size):
-        clients = clients[lengths[clients] > first]
-        own = np.minimum(lengths[clients] - first, batch_size)
-        yield clients, _part(federation, clients, starts[clients] + first, own, take_rows)
+def streaming(first_round: int) -> Solver:
+    """FedEM on the batches of a call whose first round has this index."""
+    return Solver(
+        "stream", estimate, broadcast=partial(_broadcast, first_round), server_half=_server_half
+    )
 
 
-def _part(
-    federation: Federation,
-    clients: IntArray,
-    starts: IntArray,
-    lengths: IntArray,
-    chosen_rows: Callable[[Rows, IntArray], Rows],
-) -> Federation:
-    """Federation of some clients with ``lengths`` of their rows, from the rows ``starts`` on."""
-    chosen, offsets = positions_of(starts, lengths), offsets_of(lengths)
+# ---- the clients' half
+
+
+def estimate(task: Task, broadcast: Broadcast, group: ClientGroup) -> tuple[Estimate, NoStates]:
+    """s̄_i(T(Ŝ)): mean over a client's rows in the batch."""
+    federation, clients = group.federation, group.clients
+    if task.batch_size is not None:
+        number, size = broadcast.outer_loop, task.batch_size
+        lengths = lengths_in_batch(federation.lengths_of(clients), number, size)
+        federation = _part(federation, clients, number * size, lengths)
+        clients = np.arange(len(clients))
+    return task.model.all_rows(federation, broadcast.parameters, clients), NoStates()
+
+
+def lengths_in_batch(lengths: IntArray, number: int, batch_size: int | None) -> IntArray:
+    """Numbers of rows that clients have in a batch, from those of a call."""
+    if batch_size is None:
+        return lengths
+    return np.clip(lengths - number * batch_size, 0, batch_size)
+
+
+def totals_in_batch(rows: ClientRows, number: int, batch_size: int | None) -> FloatArray:
+    """Message: weight of each client's rows in a batch."""
+    federation = rows.federation
     weights = federation.sample_weight
+    assert weights is not None  # else, the server knows the numbers of rows
+    if batch_size is None:
+        return weights.totals[rows.clients]
+    lengths = lengths_in_batch(federation.lengths_of(rows.clients), number, batch_size)
+    totals, here = np.zeros(len(lengths)), lengths > 0
+    batch = _part(federation, rows.clients[here], number * batch_size, lengths[here])
+    totals[here] = batch.totals
+    return totals
+
+
+def _part(federation: Federation, clients: IntArray, first: int, lengths: IntArray) -> Federation:
+    """Federation of some clients with ``lengths`` of their rows, from row ``first`` of each on."""
+    chosen = positions_of(federation.offsets[clients] + first, lengths)
+    offsets, weights = offsets_of(lengths), federation.sample_weight
     if weights is not None:
         weights = sample_weight_of(weights.values[chosen], offsets)
-    rows = chosen_rows(federation.rows, chosen)
+    rows = take_rows(federation.rows, chosen)
     return Federation(rows, offsets, federation.weights[clients], weights)
+
+
+# ---- the server
+
+
+def _broadcast(first_round: int, problem: Problem, server: ServerState) -> Broadcast:
+    """What the server sends, with the number of the batch."""
+    number = server.round_index - first_round
+    return broadcast_of(problem, server)._replace(outer_loop=number)
+
+
+def _server_half(
+    problem: Problem, server: ServerState, aggregated: AggregatedMessages, step_size: float
+) -> tuple[ServerState, RoundInfo]:
+    """The server's half of a round; one without clients only advances its number."""
+    if aggregated.n_active:
+        return server_half(problem, server, aggregated, step_size)
+    after = server._replace(round_index=server.round_index + 1)
+    return after, RoundInfo(server.control, np.nan, safeguarded=0, step_taken=0.0)
 
 
 def stream(
     problem: Problem,
-    federation: Federation,
+    clients: Clients,
     memory: FittedState,
     ids: NDArray[Any],
     schedule: Schedule | None,
-    clients_of: Callable[[Federation], Clients],
     client_weights: ClientWeights,
+    *,
+    weighted: bool,
 ) -> tuple[FittedState, History, list[NDArray[Any]]]:
     """Run a round of FedEM on each batch of a call.
 
@@ -102,17 +141,17 @@ def stream(
     ----------
     problem : Problem
         Problem of the rows of the call.
-    federation : Federation
-        These rows.
+    clients : Clients
+        Those of the call.
     memory : FittedState
         States of server and known clients, with the model of the problem.
     ids : ndarray
         Labels of the clients of the call. New clients are appended to the known ones.
     schedule : callable or None
         None for automatic steps.
-    clients_of : callable
-        The clients with rows in a federation.
     client_weights : {"n_samples", "uniform"}
+    weighted : bool
+        Whether rows have weights, of which clients then send the sums.
 
     Returns
     -------
@@ -127,35 +166,54 @@ def stream(
     ValueError
         If labels are of another kind than the known ones.
     """
-    memory, at = joined(with_noise(memory, problem, "stream"), ids)
+    problem = problem._replace(solver=streaming(memory.server.round_index))
+    memory, at = joined(with_noise(memory, problem), ids)
     mass, n_before = float(memory.totals.sum()), memory.n_samples
-    if mass > 0:  # otherwise, V = 0
+    has_controls, size = problem.task.has_controls, problem.task.batch_size
+    if mass > 0 and has_controls:  # otherwise, V = 0
         memory = _weighed(memory, client_weights)
     if schedule is not None:
         # Users give steps to follow a stream that changes, behind which an average would lag. The
         # first of them starts from the last average, as Ŝ is noisier.
         memory = at_average(memory)
-    state = _first_state(problem, memory.server, federation.n_samples)
-    for clients, batch in batches(federation, problem.task.batch_size):
-        here = at[clients]
-        memory, mass, weights = _with_more_rows(memory, mass, here, batch.totals, client_weights)
-        batch = batch._replace(weights=weights)
-        drawn = problem_of_some(problem, batch.sizes)
-        active = active_clients(drawn, memory.server.round_index)
-        if not len(active):
-            state = _without_clients(problem, state, memory.server)
-            memory = memory._replace(server=state.server)
-        else:
-            share = drawn.inclusion_probability
-            answered = _answered(batch.weights, active, share)
-            here, batch = here[active], _of_those(batch, active)
-            of_batch = _problem_of_batch(problem, batch, n_known=len(memory.totals))
-            step_size = answered * _step_to_ask(of_batch, memory, schedule)
-            memory, state = _round(
-                of_batch, memory, state, here, clients_of(batch), step_size, schedule is None
-            )
-        memory = memory._replace(n_samples=n_before + state.n_expectations)
+    lengths = clients.sizes.lengths
+    clients.join(problem.solver, problem.task)
+    if has_controls:
+        clients.restore({"controls": memory.controls[at], "states": NoStates()})
+    state = _first_state(problem, memory.server, int(lengths.sum()))
+    for number in range(1 if size is None else -(-int(lengths.max()) // size)):
+        own = lengths_in_batch(lengths, number, size)
+        here = np.flatnonzero(own)
+        totals = clients.gather(totals_in_batch, number, size) if weighted else own
+        control = state.server.control
+        if has_controls and client_weights == "n_samples":  # V = Σ_i w_i V_i with the new weights
+            control = mass * control + totals[here] @ clients.save()["controls"][here]
+            control /= mass + totals.sum()
+        memory.totals[at] += totals
+        mass += totals.sum()
+        weights = memory.totals[at] / mass
+        if client_weights == "uniform":
+            weights = np.full(len(at), 1 / len(memory.totals))
+        clients.weigh(weights)
+        state = state._replace(server=state.server._replace(control=control))
+        drawn = problem_of_some(problem, ClientSizes(weights[here], own[here]))
+        broadcast, active = open_round(drawn, state.server)
+        answered = _answered(weights[here], active, drawn.inclusion_probability)
+        active, before = here[active], state.server
+        of_batch = _problem_of_batch(problem, weights[active], own[active], len(memory.totals))
+        step_size = answered * _step_to_ask(of_batch, memory, before, schedule)
+        state, aggregated = one_round(of_batch, state, clients, broadcast, active, step_size)
+        if aggregated.log_likelihood is not None:  # of those who answered, if anybody did
+            # The criterion is that of the parameters before the round.
+            log_likelihood = aggregated.log_likelihood / of_batch.participating_weight
+            criterion = checked_criterion(problem.model, log_likelihood, before.parameters)
+            state.history.update(-1, **{problem.model.criterion: criterion})
+            if schedule is None:
+                memory = _averaged(memory, of_batch.sizes.n_samples, before, state.server)
+        memory = memory._replace(server=state.server, n_samples=n_before + state.n_expectations)
         state.trace[-1] = memory.model.trace(at_average(memory).server.parameters)
+    if has_controls:
+        memory.controls[at] = clients.save()["controls"]
     weights = weights_of_clients(memory.totals, client_weights)
     return memory._replace(weights=weights, gains=None), state.history, state.trace
 
@@ -164,7 +222,7 @@ def _first_state(problem: Problem, server: ServerState, n_samples: int) -> RunSt
     """State before the first round of a call."""
     return RunState(
         server=server,
-        stopping=first_sweep(problem, server),
+        stopping=None,
         history=History(),
         trace=[],
         criteria_before=[],
@@ -172,17 +230,6 @@ def _first_state(problem: Problem, server: ServerState, n_samples: int) -> RunSt
         n_samples=n_samples,
         first_round=server.round_index,
     )
-
-
-def _without_clients(problem: Problem, state: RunState, before: ServerState) -> RunState:
-    """State after a round in which nobody took part: nothing changes but the count."""
-    server = before._replace(round_index=before.round_index + 1)
-    state = state._replace(server=server)
-    info = RoundInfo(before.control, np.nan, safeguarded=0, step_taken=0.0)
-    row = history_row(problem, state, info, 0, uplink_bits=0, downlink_bits=0)
-    state.history.append(**row, **evaluation_columns(problem.model))
-    state.trace.append(problem.model.trace(server.parameters))
-    return state
 
 
 def _weighed(memory: FittedState, client_weights: ClientWeights) -> FittedState:
@@ -195,74 +242,13 @@ def _weighed(memory: FittedState, client_weights: ClientWeights) -> FittedState:
     return memory._replace(server=memory.server._replace(control=control))
 
 
-def _with_more_rows(
-    memory: FittedState,
-    mass: float,
-    here: IntArray,
-    own: IntArray | FloatArray,
-    client_weights: ClientWeights,
-) -> tuple[FittedState, float, FloatArray]:
-    """State, and weight of all rows, after some clients got ``own`` more; w_i of these clients."""
-    memory.totals[here] += own
-    mass_before, mass = mass, mass + own.sum()
-    if client_weights == "uniform":
-        return memory, mass, np.full(len(here), 1 / len(memory.totals))
-    # V = Σ_i w_i V_i with the new weights.
-    control = mass_before * memory.server.control + own @ memory.controls[here]
-    server = memory.server._replace(control=control / mass)
-    return memory._replace(server=server), mass, memory.totals[here] / mass
-
-
-def _round(
-    problem: Problem,
-    memory: FittedState,
-    state: RunState,
-    here: IntArray,
-    clients: Clients,
-    step_size: float,
-    is_averaged: bool,
-) -> tuple[FittedState, RunState]:
-    """Round of FedEM on the rows of a batch.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the clients that take part.
-    memory : FittedState
-        Its V_i are overwritten.
-    state : RunState
-    here : ndarray of int
-        Positions in the memory of these clients.
-    clients : Clients
-    step_size : float
-    is_averaged : bool
-        Whether Ŝ is averaged over the rounds.
-
-    Returns
-    -------
-    memory : FittedState
-    state : RunState
-    """
-    before, every = memory.server, np.arange(len(here))
-    clients.join(FEDEM, problem.task)
-    if problem.task.has_controls:
-        clients.restore({"controls": memory.controls[here], "states": NoStates()})
-    aggregated = clients.round(broadcast_of(problem, before), every)
-    state = state._replace(server=before)
-    state = close_round(problem, state, every, aggregated, step_size)
-    clients.commit(before.round_index)
-    if problem.task.has_controls:
-        memory.controls[here] = clients.save()["controls"]
-    # The criterion is that of the parameters before the round.
-    log_likelihood = aggregated.log_likelihood / problem.participating_weight
-    criterion = checked_criterion(problem.model, log_likelihood, before.parameters)
-    state.history.update(-1, **{problem.model.criterion: criterion})
-    if is_averaged:
-        average = before.statistics if memory.average is None else memory.average
-        rate = averaging_rate(problem.sizes.n_samples, memory.n_samples)
-        average = average + rate * (state.server.statistics - average)
-        memory = memory._replace(average=average)
-    return memory._replace(server=state.server), state
+def _averaged(
+    memory: FittedState, n_rows: int, before: ServerState, after: ServerState
+) -> FittedState:
+    """State whose average of Ŝ has moved towards that after a round on ``n_rows`` rows."""
+    average = before.statistics if memory.average is None else memory.average
+    rate = averaging_rate(n_rows, memory.n_samples)
+    return memory._replace(average=average + rate * (after.statistics - average))
 
 
 def problem_of_some(problem: Problem, sizes: ClientSizes) -> Problem:
@@ -284,29 +270,26 @@ def _answered(weights: FloatArray, active: IntArray, participation: float) -> fl
     return min(1.0, float(weights[active].sum() / (participation * weights.sum())))
 
 
-def _of_those(batch: Federation, active: IntArray) -> Federation:
-    """Rows of a batch of the clients that take part, not copied, as they may exceed memory."""
-    if len(active) == batch.n_clients:
-        return batch
-    starts, lengths = batch.offsets[active], batch.lengths_of(active)
-    return _part(batch, active, starts, lengths, ReorderedRows)
-
-
-def _problem_of_batch(problem: Problem, batch: Federation, n_known: int) -> Problem:
+def _problem_of_batch(
+    problem: Problem, weights: FloatArray, lengths: IntArray, n_known: int
+) -> Problem:
     """Problem of the clients that take part in a round, out of ``n_known`` known ones."""
-    everybody = batch.n_clients == n_known
+    everybody = len(weights) == n_known
     return problem._replace(
         task=problem.task._replace(batch_size=None),
-        sizes=batch.sizes,
+        sizes=ClientSizes(weights, lengths),
         participation=1.0,
         persistent_noise=True,
-        participating_weight=1.0 if everybody else float(batch.weights.sum()),
+        participating_weight=1.0 if everybody else float(weights.sum()),
     )
 
 
-def _step_to_ask(problem: Problem, memory: FittedState, schedule: Schedule | None) -> float:
+def _step_to_ask(
+    problem: Problem, memory: FittedState, server: ServerState, schedule: Schedule | None
+) -> float:
     """γ of the next round: by the schedule, or by the round's share of all rows read so far."""
-    server = memory.server
+    if not problem.sizes.n_clients:
+        return 0.0
     if schedule is None:
         return min(stream_step_size(problem, memory.n_samples), server.step_limit)
     return schedule(server.round_index + 1)

@@ -15,7 +15,8 @@ from ..compression._survivors import (
     size_of_survivors,
 )
 from ..priors import Update
-from .base import Broadcast, ClientGroup, Message, Task
+from .base import Broadcast, ClientGroup, Task
+from .messages import Message
 
 
 def compressed(

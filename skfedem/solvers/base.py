@@ -7,7 +7,7 @@ and control variates, which ``skfedem.clients`` has for all solvers), messages, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import inf, nan
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from .._typing import FloatArray, IntArray, Participation, Schedule
 from ..compression import Compressor
 from ..models._base import Estimate, Model, Parameters
 from ..participation import inclusion_probability
+from .messages import AggregatedMessages, Message
 
 
 @serializable
@@ -180,97 +181,6 @@ class ClientGroup(NamedTuple):
     states: Any
 
 
-class Message(NamedTuple):
-    """Messages of a group of clients to the server.
-
-    Attributes
-    ----------
-    quantized : ndarray or NamedTuple of arrays
-        What the server decodes: Quant(Δ_i) as client vectors, or what a solver with its own
-        ``client_half`` defines, with one entry per client.
-    sent : ndarray or None
-        Quant(Δ_i) in the ``message_units`` of the broadcast, if any: what the compressor encodes.
-    n_bytes : int
-        Total length of the encoded messages.
-    n_expectations : int
-        Number of conditional expectations that were computed.
-    log_likelihood : ndarray of shape (n_clients,) or None
-        Mean log-likelihood of each client's rows in nats, if all rows were read.
-    uncompressed : ndarray of shape (n_clients, n_uncompressed) or None
-        What else the clients send in a stream, see ``Model.n_uncompressed``.
-    reported : ndarray of shape (n_clients, n_reported) or None
-        Numbers for the history alone, which are not counted among the bits.
-    """
-
-    quantized: Any
-    sent: Any
-    n_bytes: int
-    n_expectations: int
-    log_likelihood: FloatArray | None = None
-    uncompressed: FloatArray | None = None
-    reported: FloatArray | None = None
-
-
-def stacked(parts: list[Any], order: IntArray | None = None) -> Any:
-    """Join nested tuples of arrays, whose first axis counts clients, and add up their numbers.
-
-    Clients are reordered if an ``order`` is given.
-    """
-    first = parts[0]
-    if first is None:
-        return None
-    if isinstance(first, int):
-        return sum(parts)
-    if isinstance(first, np.ndarray):
-        whole = np.concatenate(parts)
-        return whole if order is None or not whole.size else whole[order]
-    fields = (stacked([*own], order) for own in zip(*parts, strict=True))
-    return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
-
-
-@serializable
-class EncodedMessage(NamedTuple):
-    """What leaves a client in a round, and can be decoded without those of others.
-
-    Attributes
-    ----------
-    content : ndarray of uint8
-        ``Message.quantized`` as bytes, whose number the history counts.
-    n_expectations, log_likelihood, uncompressed, reported
-        As in ``Message``.
-    """
-
-    content: NDArray[np.uint8]
-    n_expectations: int
-    log_likelihood: FloatArray | None = None
-    uncompressed: FloatArray | None = None
-    reported: FloatArray | None = None
-
-
-class AggregatedMessages(NamedTuple):
-    """What the server's half sees of the messages of the clients that answered, ``active``.
-
-    ``message_sum`` is Σ w_i Quant(Δ_i). ``log_likelihood`` is the weighted sum of the clients'
-    means if they read all rows, otherwise NaN, and ``uncompressed`` that of what they also sent in
-    a stream. The numbers are plain sums. If the solver does not aggregate, ``each`` has the
-    messages of all, stacked in the order of the clients (None if there are none), and
-    ``message_sum`` is empty.
-    """
-
-    message_sum: FloatArray
-    active: IntArray
-    n_bytes: int
-    n_expectations: int
-    log_likelihood: float = nan
-    uncompressed: FloatArray | float = 0.0
-    each: Message | None = None
-
-    @property
-    def n_active(self) -> int:
-        """Number of these clients."""
-        return len(self.active)
-
-
 class ServerState(NamedTuple):
     """State of the server: Ŝ, T(Ŝ), V, and what limits its automatic steps.
 
@@ -310,6 +220,9 @@ class Clients(SetUp, Protocol):
 
     def join(self, solver: Solver, task: Task) -> None:
         """Tell all clients solver and task; their states are those before the first round."""
+
+    def weigh(self, weights: FloatArray) -> None:
+        """Give the clients other weights, from the next round on; for streams."""
 
     def round(self, broadcast: Broadcast, active: IntArray) -> AggregatedMessages:
         """Clients' half of a round; new states are only prepared."""

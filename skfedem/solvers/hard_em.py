@@ -28,18 +28,8 @@ from ..models._base import BaseModel, Start
 from ..priors import Prior, Shared, Update
 from ._local_training import block_rows, gate_uniforms, mean_losses, n_steps, stacks, train
 from ._updates import compressed, decode, encode
-from .base import (
-    AggregatedMessages,
-    Broadcast,
-    ClientGroup,
-    Codec,
-    Message,
-    Problem,
-    ServerState,
-    Solver,
-    Task,
-    stacked,
-)
+from .base import Broadcast, ClientGroup, Codec, Problem, ServerState, Solver, Task
+from .messages import AggregatedMessages, Message, stacked
 from .server import broadcast_of
 
 Array = NDArray[Any]

@@ -16,16 +16,8 @@ import numpy as np
 from .._federation import Federation
 from .._typing import FloatArray
 from ..models._base import Estimate, Step
-from .base import (
-    AggregatedMessages,
-    Broadcast,
-    ClientGroup,
-    Problem,
-    RoundInfo,
-    ServerState,
-    Solver,
-    Task,
-)
+from .base import Broadcast, ClientGroup, Problem, RoundInfo, ServerState, Solver, Task
+from .messages import AggregatedMessages
 from .saem import SaemSchedule, simulated
 from .server import after_step, round_info
 

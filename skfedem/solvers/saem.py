@@ -17,17 +17,8 @@ from .. import _random
 from .._federation import Federation, positions_of, take_rows
 from .._typing import FloatArray, Schedule
 from ..models._base import Estimate, Step
-from .base import (
-    AggregatedMessages,
-    Broadcast,
-    ClientGroup,
-    Problem,
-    RoundInfo,
-    ServerState,
-    Solver,
-    Task,
-    row_keys,
-)
+from .base import Broadcast, ClientGroup, Problem, RoundInfo, ServerState, Solver, Task, row_keys
+from .messages import AggregatedMessages
 from .server import after_step, mean_field, round_info
 
 # Rounds of simulation only, in which the chains and the control variates begin.

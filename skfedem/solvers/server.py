@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from .._typing import FloatArray
 from ..models._base import Parameters, Step
-from .base import AggregatedMessages, Broadcast, Problem, RoundInfo, ServerState, Task
+from .base import Broadcast, Problem, RoundInfo, ServerState, Task
+from .messages import AggregatedMessages
 
 
 class StepLimits(NamedTuple):

@@ -140,10 +140,12 @@ def test_only_clients_read_rows(guarded, name):
     assert guarded
 
 
-def test_streams_are_read_by_clients_alone(guarded):
-    gm = clone(ESTIMATORS["kmeans"][0])
+@pytest.mark.parametrize("batch_size", [None, 7])
+@pytest.mark.parametrize("weights", [None, [np.full(len(table), 2.0) for table in TABLES]])
+def test_streams_are_read_by_clients_alone(guarded, batch_size, weights):
+    gm = clone(ESTIMATORS["kmeans"][0]).set_params(batch_size=batch_size)
     for _ in range(2):
-        gm.partial_fit(TABLES)
+        gm.partial_fit(TABLES, sample_weight=weights)
     assert guarded
 
 

@@ -19,7 +19,7 @@ from problems import (
 from skfedem import _parallel
 from skfedem._federation import offsets_of, sample_weight_of
 from skfedem.clients.local import LocalClients
-from skfedem.solvers.base import AggregatedMessages
+from skfedem.solvers.messages import AggregatedMessages
 from skfedem.solvers.server import broadcast_of, server_half
 
 

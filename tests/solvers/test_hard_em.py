@@ -21,7 +21,8 @@ from skfedem.models.perceptron import Perceptron
 from skfedem.priors import GaussianPrior, LaplacePrior, MixturePrior
 from skfedem.solvers._local_training import _minibatches, mean_losses, n_steps, stacks
 from skfedem.solvers._loop import active_clients, open_round
-from skfedem.solvers.base import ClientGroup, stacked
+from skfedem.solvers.base import ClientGroup
+from skfedem.solvers.messages import stacked
 
 WEIGHTS = np.array([0.1, 0.3, 0.2, 0.05, 0.15, 0.2])
 LINEAR = Perceptron((3, 1), loss="squared_error")

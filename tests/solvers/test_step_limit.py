@@ -21,7 +21,8 @@ from problems import (
 from skfedem import FederatedGaussianMixture
 from skfedem.models.mixture import gaussian_mixture
 from skfedem.solvers import _from_parameters
-from skfedem.solvers.base import AggregatedMessages, ServerState
+from skfedem.solvers.base import ServerState
+from skfedem.solvers.messages import AggregatedMessages
 from skfedem.solvers.server import server_half
 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)

@@ -227,7 +227,8 @@ def test_an_average_of_shared_covariances_stands_components_that_wait(noise):
     for n_components, n_rows in ((3, 500), (2, 40_000)):
         rows = centers[rng.integers(n_components, size=n_rows)] + rng.normal(size=n_rows)
         gm.set_params(**noise).partial_fit(rows[:, None], clients=np.arange(n_rows) % 5)
-    assert_allclose(gm.covariances_, 1.0, atol=0.05)
+    # Where the third component waits, its noise is in the covariance too: at most .14 in 94 seeds.
+    assert_allclose(gm.covariances_, 1.0, atol=0.2 if noise else 0.05)
     assert_allclose(gm.means_.ravel()[:2], centers[:2], atol=0.05)
 
 
