@@ -455,7 +455,7 @@ def run_the_model_that_is_shown(shown):
             checkpoint = checkpoint_of(
                 settings, "", problem, clients, options.step_size, resume_from
             )
-            end = loop(solver, problem, start, options, clients, checkpoint=checkpoint)
+            end = loop(problem, start, options, clients, checkpoint=checkpoint)
             return clients, end
 
     return run
