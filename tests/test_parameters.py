@@ -337,9 +337,9 @@ def test_a_compressor_without_an_omega(omega, says):
 @pytest.mark.parametrize(
     ("wrong", "got"),
     [
-        (lambda sent: None, "type NoneType"),
-        (lambda sent: sent[..., 1:], r"shape \(.*\)"),
-        (list, "type list"),
+        (lambda sent: None, "NoneType"),
+        (lambda sent: sent[..., 1:], r".*64 of shape \(.*\)"),
+        (list, "list"),
     ],
     ids=["nothing", "too short", "a list"],
 )
@@ -350,8 +350,8 @@ def test_a_compressor_that_returns_something_else(method, wrong, got):
 
     right = getattr(RandK, method)
     setattr(Wrong, method, lambda *arguments: wrong(right(*arguments)))
-    shape = {"compress": r"\(3, 12\)", "n_bytes": r"\(3,\)"}[method]
-    says = f"an array of shape {shape} from Wrong.{method}, got {got}. Correct this class"
+    array = {"compress": r"float64 of shape \(3, 12\)", "n_bytes": r"integers of shape \(3,\)"}
+    says = f"an array of {array[method]} from Wrong.{method}, got {got}. Correct this class"
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
 
 
@@ -363,7 +363,7 @@ def test_a_compressor_without_loss_whose_lengths_are_none():
         def n_bytes(self, values, lengths=None):
             """Return nothing."""
 
-    says = r"an array of shape \(3,\) from Wrong.n_bytes, got type NoneType"
+    says = r"an array of integers of shape \(3,\) from Wrong.n_bytes, got NoneType"
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=5.0)
 
 
@@ -376,7 +376,7 @@ def test_a_compressor_that_returns_no_floats(dtype):
         def n_bytes(self, values, lengths=None):
             return np.full(3, 100)
 
-    says = ["float64 from Wrong.compress", np.dtype(dtype).name, "Correct this class"]
+    says = ["float64 .* from Wrong.compress", np.dtype(dtype).name, "Correct this class"]
     check_refused(ValueError, says, CLIENTS, compressor=Wrong(k=3), omega=10.0, step_size=0.1)
 
 
@@ -384,7 +384,7 @@ def test_a_compressor_that_returns_no_floats(dtype):
     ("length", "says"),
     [
         (-1, "lengths >= 0 from Wrong.n_bytes, got -1"),
-        (7.5, "integers from Wrong.n_bytes, got dtype float64"),
+        (7.5, "integers .* from Wrong.n_bytes, got float64"),
     ],
 )
 def test_a_compressor_whose_lengths_are_none(length, says):

@@ -185,9 +185,7 @@ def test_the_compressor_that_the_documentation_shows_could_move_here(monkeypatch
     monkeypatch.syspath_prepend(str(ROOT / "doc"))
     methods = list(public_methods(importlib.import_module("bernoulli_mask").BernoulliMask))
     assert {"omega_for", "compress", "decode"} <= {method.__name__ for method in methods}
-    for method in methods:
-        assert not without_annotation(method)
-        assert method.__name__ == "__init__" or "\nRaises\n------\n" in inspect.getdoc(method)
+    assert not any(map(without_annotation, methods))
 
 
 @pytest.mark.parametrize(

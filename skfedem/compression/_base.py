@@ -15,11 +15,8 @@ class Compressor(ABC):
     """Base class of the compression operators.
 
     An operator is immutable and stateless: all randomness is passed in as `uniforms`, so that the
-    same inputs give the same output on any machine, however vectors are grouped. Methods take one
-    vector (q,). All but `encode` also take n vectors of equal length (n, q), or, with `lengths`
-    (n,), a flat array of n vectors of these lengths, one after the other; the result for a vector
-    does not depend on the others. A new operator implements the methods below and obeys these
-    rules:
+    same inputs give the same output on any machine, however vectors are grouped. A new operator
+    implements the methods below and obeys these rules:
 
     - unbiased: the mean of ``compress(x, uniforms)`` over the uniforms is x;
     - bounded: the mean of its squared norm is at most ``(1 + omega_for(q)) * ||x||^2`` (these two
@@ -29,6 +26,21 @@ class Compressor(ABC):
       ``len(encode(v)) == n_bytes(v)``;
     - `decode` refuses damaged bytes, and those of another class or length, before it allocates more
       than 10 bytes for each of the message and 8 for each expected coordinate.
+
+    The arguments of all methods but `encode` and `decode` are:
+
+    - ``values``: one vector (q,), n vectors of equal length (n, q), or, with ``lengths`` (n,), a
+      flat array of n vectors of these lengths, one after the other. The result for a vector does
+      not depend on the others. Values have to be finite, and norms at most 2**998 if the operator
+      computes norms.
+    - ``uniforms``, of the shape of ``values``: independent draws from the uniform distribution on
+      [0, 1).
+
+    Raises
+    ------
+    TypeError, ValueError
+        By all methods, if an argument is not as described, or if `compress` cannot have returned
+        the values that `n_bytes` and `encode` take.
 
     References
     ----------
@@ -52,21 +64,11 @@ class Compressor(ABC):
 
     @abstractmethod
     def omega_for(self, length: ArrayLike) -> Any:
-        """Relative variance omega of vectors of the given lengths.
-
-        Parameters
-        ----------
-        length : int or array of int
-            Lengths q >= 0 of vectors.
+        """Relative variance omega of vectors of the given lengths, integers >= 0.
 
         Returns
         -------
         float, or ndarray of float64 of the shape of `length`
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a length is not an integer >= 0.
         """
 
     @abstractmethod
@@ -75,107 +77,42 @@ class Compressor(ABC):
     ) -> FloatArray:
         """Compress vectors, after checking all arguments.
 
-        Parameters
-        ----------
-        values : array of shape (q,), (n, q) or, with `lengths`, (sum(lengths),)
-            The vectors. Values have to be finite, and norms at most 2**998 if the operator
-            computes norms.
-        uniforms : array of the shape of `values`
-            Independent draws from the uniform distribution on [0, 1).
-        lengths : array of int of shape (n,), optional
-            Lengths >= 0 of the vectors in a flat `values`.
-
         Returns
         -------
         ndarray of float64, of the shape of `values`
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above.
         """
 
     @abstractmethod
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         """Exact variance ``E ||Q(x) - x||^2`` of each vector x.
 
-        Parameters
-        ----------
-        values, lengths
-            As in `compress`.
-
         Returns
         -------
         ndarray of float64, of shape (n,); (1,) for one vector
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as in `compress`.
         """
 
     @abstractmethod
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         """Length of each encoded vector in bytes, ``len(encode(v))``, without encoding it.
 
-        Parameters
-        ----------
-        values, lengths
-            As in `compress`, but *compressed* vectors, as returned by `compress`.
+        `values` are *compressed* vectors, as returned by `compress`.
 
         Returns
         -------
         ndarray of int64, of shape (n,); (1,) for one vector
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `compress` cannot have returned these values, or lengths do not add up.
         """
 
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> tuple[FloatArray, IntArray]:
-        """Compress vectors and return their `n_bytes` too; operators may share the work of both.
-
-        Parameters
-        ----------
-        values, uniforms, lengths
-            As in `compress`.
-
-        Returns
-        -------
-        compressed, n_bytes : ndarray
-            Results of `compress` and `n_bytes`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `compress`; also if `compress` returns something else, such as None.
-        """
+        """Results of `compress` and `n_bytes`; operators may share the work of both."""
         compressed = self.compress(values, uniforms, lengths)
-        _check_array(self, "compress", compressed, np.shape(values), "f", "float64")
+        _check_array(self, "compress", compressed, np.shape(values), "f")
         return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
     def encode(self, values: ArrayLike) -> bytes:
-        """Encode one compressed vector as a message.
-
-        Parameters
-        ----------
-        values : array of shape (q,)
-            Compressed vector, as returned by `compress`.
-
-        Returns
-        -------
-        bytes
-            The message. Its first byte identifies the class of the operator.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `compress` cannot have returned these values.
-        """
+        """Message of one compressed vector (q,); its first byte identifies the operator's class."""
 
     @abstractmethod
     def decode(self, data: bytes, length: int) -> FloatArray:
@@ -197,8 +134,7 @@ class Compressor(ABC):
         TypeError
             If `data` is not bytes-like, or `length` is not an integer.
         ValueError
-            If the message is damaged, or of another class or length, after at most ``10 *
-            len(data) + 8 * length`` bytes of memory and some kilobytes. A CRC-16 detects all damage
+            If the message is damaged, or of another class or length. A CRC-16 detects all damage
             except in one of 65,536 heavily damaged messages; it does not protect against forged
             ones.
         """
@@ -209,32 +145,26 @@ class Compressor(ABC):
 
 def check_compressed(compressor: Compressor, values: FloatArray, shape: tuple[int, ...]) -> None:
     """Raise if `compress` of a class broke its rules."""
-    _check_array(compressor, "compress", values, shape, "f", "float64")
+    _check_array(compressor, "compress", values, shape, "f")
     if not np.isfinite(values).all():
         raise broken(compressor, "compress", "finite values", "NaN or inf")
 
 
 def check_n_bytes(compressor: Compressor, n_bytes: IntArray, n_clients: int) -> None:
     """Raise if `n_bytes` of a class broke its rules."""
-    _check_array(compressor, "n_bytes", n_bytes, (n_clients,), "iu", "integers")
+    _check_array(compressor, "n_bytes", n_bytes, (n_clients,), "iu")
     if not (n_bytes >= 0).all():
         raise broken(compressor, "n_bytes", "lengths >= 0", str(n_bytes.min()))
 
 
 def _check_array(
-    compressor: Compressor,
-    method: str,
-    returned: Any,
-    shape: tuple[int, ...],
-    kinds: str,
-    expected: str,
+    compressor: Compressor, method: str, returned: Any, shape: tuple[int, ...], kinds: str
 ) -> None:
     is_array = isinstance(returned, np.ndarray)
-    if not is_array or returned.shape != shape:
-        got = f"shape {returned.shape}" if is_array else f"type {type(returned).__name__}"
-        raise broken(compressor, method, f"an array of shape {shape}", got)
-    if returned.dtype.kind not in kinds:
-        raise broken(compressor, method, expected, f"dtype {returned.dtype}")
+    if not is_array or returned.shape != shape or returned.dtype.kind not in kinds:
+        expected = f"an array of {'float64' if kinds == 'f' else 'integers'} of shape {shape}"
+        got = f"{returned.dtype} of shape {returned.shape}" if is_array else type(returned).__name__
+        raise broken(compressor, method, expected, got)
 
 
 def broken(compressor: Compressor, method: str, expected: str, got: str) -> ValueError:

@@ -30,12 +30,11 @@ class Dithering(Quantizer):
     float64, outside the range of float32). With one level, Q is block quantization.
 
     A coordinate of t steps has the variance ``step^2 f (1 - f)``, where f is the fractional part of
-    t. That is at most ``step^2 (t - t^2)`` for t <= 1/2 and ``step^2 / 4`` for any t. This bound is
-    a concave function of t^2, so that its sum over a vector is largest for equal coordinates: for
-    the 2-norm, ``omega = sqrt(q) / levels - 1`` if ``q >= 4 levels^2``, and ``q / (4 levels^2)``
+    t. Its least upper bound that is concave in t^2 is largest in sum for equal coordinates: for the
+    2-norm, ``omega = sqrt(q) / levels - 1`` if ``q >= 4 levels^2``, and ``q / (4 levels^2)``
     otherwise. For the maximum norm and q > 1, where one coordinate sets the step, ``omega = (sqrt(1
-    + (q - 1) / levels^2) - 1) / 2``; rounding the step down may add ``2**-23`` to it. Both bounds
-    are derived here; that of the reference is ``min(q / levels^2, sqrt(q) / levels)``.
+    + (q - 1) / levels^2) - 1) / 2``; rounding the step down may add ``2**-23`` to it. (The bound of
+    the reference is ``min(q / levels^2, sqrt(q) / levels)``.)
 
     Parameters
     ----------
@@ -46,8 +45,8 @@ class Dithering(Quantizer):
     norm : {2, numpy.inf}, default=2
         Norm that determines the step.
     bucket_length : int, optional
-        Number of coordinates in a bucket: vectors are cut into buckets, each with its own step, and
-        q is then the length of a bucket. By default, a vector is one bucket.
+        Number q of coordinates in a bucket, each of which has its own step. By default, a vector is
+        one bucket.
 
     Raises
     ------

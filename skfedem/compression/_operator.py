@@ -72,23 +72,13 @@ class Operator(Compressor):
         """
 
     def level_for(self, length: ArrayLike) -> Any:
-        """Level of compression of vectors of the given lengths.
-
-        Parameters
-        ----------
-        length : int or array of int
-            Lengths q >= 0 of vectors.
+        """Level of compression of vectors of the given lengths, integers >= 0.
 
         Returns
         -------
         level : int, or ndarray of int of the shape of `length`
             `levels` of :class:`Dithering`, `block_length` of :class:`BlockQuantizer`, and the
             number of coordinates that :class:`RandK` and :class:`Identity` keep.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a length is not an integer >= 0, or `Dithering` needs more than 2**20 levels.
         """
         return _vectors.for_each_length(self._level, length)
 

@@ -17,19 +17,11 @@ _MAX_NORM = 2.0**998
 
 
 class Blocks(NamedTuple):
-    """Blocks of n concatenated vectors.
+    """Blocks of n concatenated vectors."""
 
-    Attributes
-    ----------
-    vector_lengths, per_vector : ndarray of intp, shape (n,)
-        Length of each vector, and its number of blocks; 0 if it is empty.
-    lengths, starts : ndarray of intp, shape (n_blocks,)
-        Lengths of the blocks, >= 1, and where they start.
-    """
-
-    vector_lengths: IntArray
-    per_vector: IntArray
-    lengths: IntArray
+    vector_lengths: IntArray  # of shape (n,)
+    per_vector: IntArray  # numbers of blocks of the vectors; 0 if empty
+    lengths: IntArray  # of the blocks, >= 1, shape (n_blocks,)
     starts: IntArray
 
     def reduce(self, ufunc: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
@@ -172,11 +164,10 @@ def norms(magnitudes: FloatArray, blocks: Blocks, p: float) -> FloatArray:
 
 def mask_of_smallest(uniforms: FloatArray, k: int) -> BoolArray:
     """Mask of the k smallest numbers of each row, the first ones in a tie."""
-    n, q = uniforms.shape
-    if k == q:
-        return np.ones((n, q), dtype=bool)
+    if k == uniforms.shape[1]:
+        return np.ones(uniforms.shape, dtype=bool)
     mask = uniforms <= np.partition(uniforms, k - 1, axis=1)[:, k - 1, None]
-    if np.count_nonzero(mask) > n * k:  # a tie
+    if np.count_nonzero(mask) > len(mask) * k:  # a tie
         mask = uniforms.argsort(axis=1, kind="stable").argsort(axis=1) < k
     return mask
 
