@@ -91,24 +91,10 @@ def seeds_of_runs(random_state: Seed, n_runs: int) -> list[int]:
 def generator(
     seed: int, purpose: int, round_index: int = 0, position: int = 0, kind: int = 0
 ) -> Any:
-    """Generator at a position in the stream of a seed, a purpose and a round.
+    """Generator at a position, in 64-bit numbers, in the stream of a seed, a purpose and a round.
 
-    Parameters
-    ----------
-    seed : int
-        Non-negative.
-    purpose : int
-        One of the constants of this module.
-    round_index : int, default=0
-    position : int, default=0
-        Number of 64-bit numbers of the stream to skip.
-    kind : int, default=0
-        Distinguishes several streams of one address.
-
-    Returns
-    -------
-    generator : numpy.random.Generator
-        Its ``bit_generator`` can ``advance``, which NumPy's types do not know.
+    ``kind`` distinguishes several streams of one address. The ``bit_generator`` can ``advance``,
+    which NumPy's types do not know.
     """
     bits = np.random.PCG64DXSM(_hash(seed, purpose, round_index, kind))
     return np.random.Generator(bits.advance(int(position)))
@@ -123,16 +109,8 @@ def _hash(*address: int) -> np.random.SeedSequence:
 def client_generator(seed: int, purpose: int, round_index: int, client: int) -> np.random.Generator:
     """Generator of one client, for any amount of numbers: set-up work, such as k-means.
 
-    Parameters
-    ----------
-    seed, purpose, round_index, client : int
-        Non-negative; the address.
-
-    Returns
-    -------
-    generator : numpy.random.Generator
-        Independent of all others. ``numpy.random.RandomState(generator.bit_generator)`` draws from
-        the same stream, for scikit-learn.
+    ``numpy.random.RandomState(generator.bit_generator)`` draws from the same stream, for
+    scikit-learn.
     """
     bits = np.random.PCG64DXSM(_hash(seed, purpose, round_index, _ONE_CLIENT, client))
     return np.random.Generator(bits)
@@ -141,28 +119,10 @@ def client_generator(seed: int, purpose: int, round_index: int, client: int) -> 
 def client_uniforms(
     seed: int, purpose: int, round_index: int, clients: IntArray, size: int, kind: int = 0
 ) -> FloatArray:
-    """Uniform numbers in [0, 1) for each of some clients.
+    """Uniform numbers in [0, 1) for each of some clients, shape (n, size).
 
-    Parameters
-    ----------
-    seed, purpose, round_index : int
-        Address of the stream.
-    clients : ndarray of int, shape (n,)
-        Increasing client indices.
-    size : int
-        Number of values that each client needs.
-    kind : int, default=0
-        As in ``generator``.
-
-    Returns
-    -------
-    uniforms : ndarray of shape (n, size)
-        Row ``j`` depends on the address, ``clients[j]`` and ``size`` alone.
-
-    Raises
-    ------
-    ValueError
-        If the clients are not in increasing order, without repetition.
+    Row ``j`` depends on the address, ``clients[j]`` and ``size`` alone. Raises ValueError unless
+    the client indices increase.
     """
     _check_increasing(clients)
     if not len(clients):
@@ -208,26 +168,10 @@ def _draw_each(
 def ragged_client_uniforms(
     seed: int, purpose: int, round_index: int, clients: IntArray, lengths: IntArray
 ) -> FloatArray:
-    """Uniform numbers in [0, 1) for clients that need different amounts.
+    """Uniform numbers in [0, 1) for clients that need different amounts, client after client.
 
-    Parameters
-    ----------
-    seed, purpose, round_index : int
-        Address of the stream.
-    clients : ndarray of int, shape (n,)
-        Increasing client indices.
-    lengths : ndarray of int, shape (n,)
-        Number of values that each client needs.
-
-    Returns
-    -------
-    uniforms : ndarray of shape (sum(lengths),)
-        Numbers client after client; they only depend on the address, the client and its length.
-
-    Raises
-    ------
-    ValueError
-        If the clients are not in increasing order, without repetition.
+    They only depend on the address, the client and its length. Raises ValueError unless the client
+    indices increase.
     """
     _check_increasing(clients)
     uniforms = np.empty(int(lengths.sum()))
@@ -330,22 +274,10 @@ def _seconds_and_nanoseconds(time: date | np.datetime64) -> tuple[int, int]:
 def row_uniforms(
     seed: int, purpose: int, round_index: int, keys: NDArray[np.uint64], size: int
 ) -> FloatArray:
-    """Uniform numbers in [0, 1) for each of some rows.
+    """Uniform numbers in [0, 1) for each of some rows, shape (n_rows, size).
 
-    Parameters
-    ----------
-    seed, purpose, round_index : int
-        Non-negative; the address of the stream.
-    keys : ndarray of uint64, shape (n_rows,)
-        From ``label_keys``, in any order. Rows with equal keys get equal numbers: repeat a key for
-        the same row only.
-    size : int
-        Number of values that each row needs.
-
-    Returns
-    -------
-    uniforms : ndarray of shape (n_rows, size)
-        Entry ``[j, t]`` depends on the address, ``keys[j]`` and ``t`` alone, not on ``size``.
+    Entry ``[j, t]`` depends on the address, ``keys[j]`` (of ``label_keys``, in any order) and ``t``
+    alone, not on ``size``. Rows with equal keys get equal numbers.
     """
     *key, high = _hash(seed, purpose, round_index, _ROWS).generate_state(3).tolist()
     n_pairs = -(-size // 2)

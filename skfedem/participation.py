@@ -1,4 +1,10 @@
-"""Clients that take part in a round."""
+"""Clients that take part in a round.
+
+Raises
+------
+TypeError, ValueError
+    By all functions, if an argument is not of its type or out of range.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +39,12 @@ def draw_active(
 ) -> IntArray:
     """Draw the clients of a round: each independently, or so many without replacement.
 
-    With a probability, the number of active clients is drawn first, from a binomial distribution,
-    and then the clients themselves, so that the cost grows with the number of active clients, not
-    with the number of clients.
+    The cost grows with the number of active clients, not with the number of clients.
 
     Parameters
     ----------
     generator : numpy.random.Generator
-        Random generator; its state advances.
     n_clients : int
-        Number of clients, n.
     participation : float in (0, 1] or int in [1, n_clients]
         A float is the probability p that a client takes part, independently of the others. An int
         is the number m of clients that take part; all sets of m clients are equally likely. So 1.0
@@ -52,11 +54,6 @@ def draw_active(
     -------
     active : ndarray of int, shape (n_active,)
         Indices of the active clients, in increasing order; may be empty with a probability.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `generator` is not a Generator, or a number is out of range.
 
     Notes
     -----
@@ -95,17 +92,11 @@ def inclusion_probability(participation: Participation, n_clients: int) -> float
     participation : float in (0, 1] or int in [1, n_clients]
         As in :func:`draw_active`.
     n_clients : int
-        Number of clients, n.
 
     Returns
     -------
     float
         `participation` itself, or ``participation / n_clients`` if it is a number of clients.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a number is out of range.
 
     Examples
     --------
@@ -133,7 +124,6 @@ def participation_omega(omega: float, participation: Participation, n_clients: i
     participation : float in (0, 1] or int in [1, n_clients]
         As in :func:`draw_active`.
     n_clients : int
-        Number of clients, n.
 
     Returns
     -------
@@ -141,11 +131,6 @@ def participation_omega(omega: float, participation: Participation, n_clients: i
         ``omega + (1 - p) * (1 + omega) / p`` for a probability p, and ``(omega + (1 - p) *
         n_clients / (n_clients - 1)) / p`` with ``p = participation / n_clients`` for a number of
         clients.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a number is out of range.
 
     Notes
     -----

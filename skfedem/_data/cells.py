@@ -37,41 +37,21 @@ _BLOCK = 2**20
 class CellData(NamedTuple):
     """Observed cells of all clients, client after client, each client's in row-major order.
 
-    Attributes
-    ----------
-    rows, columns : ndarray of int32, shape (n_cells,)
-        Distinct cells of each client; several clients may have the same cell.
-    values : ndarray of float64, shape (n_cells,)
-        Mean of the client's observations of the cell.
-    counts : ndarray of float64, shape (n_cells,)
-        Number of these observations.
-    offsets : ndarray of intp, shape (n_clients + 1,)
-        Client ``i`` owns the cells ``offsets[i]:offsets[i + 1]``, which may be none.
-    log_base_measure : ndarray of shape (n_clients,)
-        Sum of log ρ(y - origin) over the client's observations.
-    ids : ndarray of shape (n_clients,)
-        Sorted labels of the clients, or their positions in a list.
-    shape : tuple of int
-        (J, L).
-    row_offsets : ndarray of intp, shape (n_clients + 1,), or None
-        With ``rows="disjoint"``, client ``i`` has the rows ``row_offsets[i]:row_offsets[i + 1]``.
-    observations : ndarray of shape (sum of counts,), or None
-        All observations, cell after cell, if requested.
-    origin : float
-        Origin that is subtracted from Gaussian observations and their θ, without changing
-        likelihoods; otherwise, squares of a large offset would cost digits. 0 for other families.
+    Cells of a client are distinct; several clients may have the same cell. ``origin`` is subtracted
+    from Gaussian observations and their θ, without changing likelihoods, because squares of a large
+    offset would cost digits.
     """
 
     rows: NDArray[np.int32]
     columns: NDArray[np.int32]
-    values: FloatArray
-    counts: FloatArray
-    offsets: IntArray
-    log_base_measure: FloatArray
-    ids: NDArray[Any]
+    values: FloatArray  # means of the client's observations of each cell
+    counts: FloatArray  # numbers of these observations
+    offsets: IntArray  # client i owns the cells offsets[i]:offsets[i + 1], which may be none
+    log_base_measure: FloatArray  # Σ log ρ(y - origin) over each client's observations
+    ids: NDArray[Any]  # sorted labels of the clients, or their positions in a list
     shape: tuple[int, int]
-    row_offsets: IntArray | None
-    observations: FloatArray | None
+    row_offsets: IntArray | None  # of the clients' rows, if they are disjoint
+    observations: FloatArray | None  # all of them, cell after cell, if requested
     origin: float
 
     @property
@@ -91,32 +71,10 @@ def read_cells(
 ) -> CellData:
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Its ``missing_values``, ``rows`` and ``effects`` are read.
-    X : list of clients, 3-D array, or one matrix
-        A client in a list is a matrix with missing cells, a 3-D array (observers, sites, months),
-        or a sparse matrix whose stored entries (including zeros) are the observations. In a single
-        3-D array, each observer is a client. A single matrix is one client, unless `clients` labels
-        its rows.
-    clients : array-like of shape (n_rows,), default=None
-        Client label of each row, if X is one table.
-    shape : tuple of int, default=None
-        (J, L), or the names of rows and columns. If given, dense 2-D arrays are (site, month,
-        value) triplets.
-    family : Family
-    keep_observations : bool, default=False
-        Whether to keep all observations, in addition to the means of cells.
-
-    Returns
-    -------
-    data : CellData
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the data are invalid; the message names the client and the cell.
+    Arguments are those of ``fit``; ``keep_observations`` is for cross-validation. A client in a
+    list is a matrix with missing cells, a 3-D array (observers, sites, months), or a sparse matrix
+    whose stored entries (including zeros) are the observations; with ``shape``, dense 2-D arrays
+    are triplets. Errors name the client and the cell.
     """
     sizes = sizes_of_shape(shape)
     named = None  # table whose columns name the features

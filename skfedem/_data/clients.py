@@ -68,31 +68,8 @@ def read_clients(
 ) -> ClientData:
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Estimator for scikit-learn's checks of features and their names.
-    X : list of 2-D arrays or DataFrames, or one 2-D array or DataFrame
-    clients : array-like of shape (n_samples,), default=None
-        Client label of each row, if X is one table.
-    sample_weight : array-like of shape (n_samples,), or a list of them, default=None
-        Weight of each row, as a list with one array for each client if X is a list. Rows of weight
-        zero are dropped.
-    client_weights : {"n_samples", "uniform"}
-        Weights w_i.
-    drop_equal_weights : bool, default=False
-        Whether only the ratios of row weights matter, so that equal ones are not kept.
-    allow_nan : bool, default=False
-        Whether values may be NaN.
-
-    Returns
-    -------
-    data : ClientData
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the data are invalid; the message names the client.
+    Arguments are those of ``fit``. Rows of weight zero are dropped, and equal weights if only their
+    ratios matter (``drop_equal_weights``). Errors name the client.
     """
     if isinstance(X, Elsewhere):
         set_columns(estimator, X.columns)

@@ -67,22 +67,10 @@ def warn_of_another_order(X: Table, name: str, values: Any) -> None:
 
 
 def group_rows(labels: ArrayLike, n_rows: int) -> tuple[NDArray[Any], IntArray | None, IntArray]:
-    """Group rows by client.
+    """Group rows by client: ids, order and offsets.
 
-    Parameters
-    ----------
-    labels : array-like of shape (n_rows,)
-        Client label of each row.
-    n_rows : int
-
-    Returns
-    -------
-    ids : ndarray of shape (n_clients,)
-        The distinct labels, sorted.
-    order : ndarray of int, shape (n_rows,), or None
-        Row numbers in the order of clients; None if the rows are in this order.
-    offsets : ndarray of int, shape (n_clients + 1,)
-        Client ``i`` owns ``order[offsets[i]:offsets[i + 1]]``.
+    The distinct labels are sorted; client ``i`` owns the rows ``order[offsets[i]:offsets[i + 1]]``.
+    The order is None if rows are in it already.
     """
     array = _label_array(labels, n_rows)
     order = None

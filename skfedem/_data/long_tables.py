@@ -23,19 +23,7 @@ def is_long_table(X: object) -> bool:
 
 
 def columns_of(table: Table, where: str = "") -> Columns:
-    """Columns of a table as arrays.
-
-    Parameters
-    ----------
-    table : DataFrame or dict of array-likes
-    where : str, default=""
-        Addition to messages, such as " of client 0".
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is no such table, or if columns have different lengths.
-    """
+    """Columns of a DataFrame or dict as arrays; raise if it is neither, or lengths differ."""
     if not is_long_table(table):
         raise TypeError(
             f"Expected a DataFrame or a dict of columns as the table{where}, got "

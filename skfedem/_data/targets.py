@@ -28,23 +28,8 @@ def stacked_targets(
 ) -> NDArray[Any]:
     """Targets in the order of the rows of ``read_clients``, whose arguments have been checked.
 
-    Parameters
-    ----------
-    X : list of tables, or one table
-    y : list of arrays, or one array
-    classes : bool
-        Whether these are labels of classes, in one dimension, or numbers, in one or two.
-    clients, sample_weight
-        As in ``read_clients``.
-
-    Returns
-    -------
-    targets : ndarray of shape (n_samples,), or (n_samples, n_outputs)
-
-    Raises
-    ------
-    TypeError, ValueError
-        If y does not match X, or has no such targets; the message names the client.
+    ``classes`` tells whether they are labels, in one dimension, or numbers, in one or two. Errors
+    name the client.
     """
     targets = targets_of_rows(X, y, classes=classes)
     weights = None if sample_weight is None else row_weights(X, sample_weight)

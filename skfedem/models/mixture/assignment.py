@@ -46,20 +46,8 @@ def assign(
 ) -> FloatArray:
     """Initial statistics, from an assignment of rows to components.
 
-    Parameters
-    ----------
-    model : GaussianMixtureModel
-    clients : SetUp
-    init_params : {"kmeans", "k-means++", "random_from_data", "random"}
-        Method that finds centres, to the nearest of which rows are assigned; or "random", for
-        random posterior probabilities.
-    means : ndarray of shape (n_components, n_features) or None
-        The centres in the rows' units, if they are given.
-    seed : int
-
-    Returns
-    -------
-    statistics : ndarray of shape (n_statistics,)
+    Rows are assigned to the nearest of the ``means``, in the rows' units, or of the centres that
+    ``init_params`` finds; with "random", posterior probabilities are drawn.
     """
     if means is None and init_params == "random":
         statistics = clients.mean(messages.random_statistics, model, seed)
@@ -175,19 +163,6 @@ def _centroids_to_send(
     is instead joined by the nearest row of a larger cluster. As the server knows the mean of the
     client's rows, it can compute the sum of the withheld ones. If this would be a single row, the
     smallest of the other clusters is withheld as well.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_features)
-    n_clusters : int
-    seed : int
-    sample_weight : ndarray of shape (n_rows,)
-
-    Returns
-    -------
-    centroids : ndarray of shape (n_sent, n_features)
-    mass : ndarray of shape (n_sent,)
-        Share of the client's rows, or of their weight.
     """
     tol = _weighted_tol(rows, sample_weight)
     found = _kmeans(rows, n_clusters, seed, n_init=1, sample_weight=sample_weight, tol=tol)

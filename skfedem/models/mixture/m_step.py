@@ -30,22 +30,10 @@ _ACCURATE = 10
 class MStep(RowModel):
     """The part of ``GaussianMixtureModel`` that computes parameters from statistics.
 
-    Parameters
-    ----------
-    n_components : int
-    covariance_type : {"full", "tied", "diag", "spherical"}
-    units : Units
-        Standard units for the covariance type.
-    reg_covar : float
-        Constant added to every variance, in the rows' units squared.
-    second_moment : ndarray of shape (n_features, n_features), default=None
-        E[y yᵀ] of all rows, if covariances are shared; None in a stream.
-    fixed_cholesky : ndarray of shape (n_features, n_features), default=None
-        Cholesky factor of a known shared covariance. In the covariance itself, a variance has few
-        digits if others are much larger.
-    in_stream : bool, default=False
-        Whether rounds belong to a stream. If covariances are shared, E[y yᵀ] is then appended to Ŝ,
-        and clients send theirs in every round, unless the covariance is known.
+    ``reg_covar`` is added to every variance, in the rows' units squared. If covariances are shared,
+    ``second_moment`` is E[y yᵀ] of all rows; in a stream it is appended to Ŝ instead, and clients
+    send theirs in every round. ``fixed_cholesky`` is the Cholesky factor of a known shared
+    covariance, in which a variance has few digits if others are much larger.
     """
 
     n_components: int

@@ -15,29 +15,14 @@ from .units import Units
 
 @serializable
 class Parameters(NamedTuple):
-    """Parameters θ of a mixture, in standard units, with φ(θ) and ψ(θ).
-
-    Attributes
-    ----------
-    weights : ndarray of shape (n_components,)
-    means : ndarray of shape (n_components, n_features)
-    covariances : ndarray
-        Of scikit-learn's shape for the covariance type.
-    natural : ndarray of shape (n_statistics,)
-        φ(θ), one coefficient for each coordinate of the statistic.
-    log_partition : float
-        ψ(θ) in nats; 0 if it is part of φ.
-    cholesky, inverse_cholesky : ndarray
-        Cholesky factors of the covariances and their inverses, see ``CovarianceStructure``. Of the
-        covariances' shape.
-    """
+    """Parameters θ of a mixture, in standard units, with φ(θ) and ψ(θ)."""
 
     weights: FloatArray
     means: FloatArray
-    covariances: FloatArray
-    natural: FloatArray
-    log_partition: float
-    cholesky: FloatArray
+    covariances: FloatArray  # of scikit-learn's shape for the covariance type
+    natural: FloatArray  # φ(θ), one coefficient for each coordinate of the statistic
+    log_partition: float  # ψ(θ) in nats; 0 if it is part of φ
+    cholesky: FloatArray  # of the covariances, see ``CovarianceStructure``
     inverse_cholesky: FloatArray
 
 
