@@ -203,20 +203,9 @@ def label_keys(labels: Iterable[Any]) -> NDArray[np.uint64]:
     them: 7, 7.0 and ``numpy.int32(7)``; a ``datetime``, a ``numpy.datetime64`` and a
     ``pandas.Timestamp``. Keys are integers modulo 2**64, or else 64 bits of BLAKE2b: two of a
     million labels agree by chance once in 4e7 fits, and integers from -2**63 to 2**63 - 1 never.
-
-    Parameters
-    ----------
-    labels : iterable of int, float, str, bytes, date, datetime, or nested tuple of these
-        Including the types of NumPy and pandas.
-
-    Returns
-    -------
-    keys : ndarray of uint64, shape (n_labels,)
-
-    Raises
-    ------
-    TypeError, ValueError
-        For labels of other types, and missing ones: None, NaN and NaT.
+    Labels are int, float, str, bytes, date, datetime, or nested tuples of these, including the
+    types of NumPy and pandas. Raises TypeError for others, and TypeError or ValueError for missing
+    ones: None, NaN and NaT.
 
     Examples
     --------
@@ -300,10 +289,7 @@ def row_uniforms(
 def row_normals(
     seed: int, purpose: int, round_index: int, keys: NDArray[np.uint64], size: int
 ) -> FloatArray:
-    """Standard normal numbers for each of some rows: quantiles of ``row_uniforms``.
-
-    Arguments and result as there.
-    """
+    """Standard normal numbers for each of some rows: quantiles of ``row_uniforms``."""
     uniforms = row_uniforms(seed, purpose, round_index, keys, size)
     # The quantile of 0 is infinite.
     np.maximum(uniforms, 2.0**-54, out=uniforms)
@@ -313,11 +299,7 @@ def row_normals(
 def _philox(counter: NDArray[np.uint64], key: list[int]) -> NDArray[np.uint64]:
     """Blocks of Philox 4x32-10, shape (2, n): a block is four words, two in each number, low first.
 
-    Parameters
-    ----------
-    counter : ndarray of uint64, shape (2, n)
-    key : list of two int
-        Below 2**32.
+    The key is two words below 2**32.
     """
     factors, others = counter & _LOW, counter >> _HALF
     round_key = np.array(key, dtype=np.uint64)[:, None]

@@ -28,26 +28,14 @@ def serializable(kind: _Type) -> _Type:
 
 
 def to_bytes(value: object) -> bytes:
-    """Bytes of a record.
-
-    Raises
-    ------
-    TypeError
-        If a part is of a type that is not registered.
-    """
+    """Bytes of a record; TypeError if a part is of a type that is not registered."""
     arrays: list[NDArray[Any]] = []
     header = json.dumps(_described(value, arrays)).encode()
     return b"".join([_LENGTH.pack(len(header)), header, *(own.tobytes() for own in arrays)])
 
 
 def from_bytes(data: bytes) -> Any:
-    """Record from its bytes.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are no record, or are cut off, or name an unknown type.
-    """
+    """Record from its bytes; ValueError if they are cut off, none, or name an unknown type."""
     try:
         (length,) = _LENGTH.unpack_from(data)
         start = _LENGTH.size + length

@@ -224,8 +224,8 @@ def _lowest_terms(
         return integers, steps
     common, without = has_one.astype(np.float64), ~has_one
     if integers.max() > 1:  # otherwise, blocks without a one are zero
-        theirs = integers[blocks.repeat(without)].astype(np.int64)
-        common[without] = blocks.select(without).reduce(np.gcd, theirs)
+        whole = integers[blocks.repeat(without)].astype(np.int64)
+        common[without] = blocks.select(without).reduce(np.gcd, whole)
         integers = integers / blocks.repeat(np.maximum(common, 1.0))
     return integers, steps * common
 

@@ -89,10 +89,6 @@ class ConvergenceDisplay:
     ImportError
         If matplotlib is not installed.
 
-    See Also
-    --------
-    ImputationDisplay : Plot of a fitted matrix.
-
     Examples
     --------
     >>> import numpy as np

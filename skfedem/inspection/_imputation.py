@@ -96,7 +96,6 @@ class ImputationDisplay:
 
     See Also
     --------
-    ConvergenceDisplay : Plot of the history of a fit.
     skfedem.FederatedMatrixImputer.fitted_mean : The fitted means as an array.
 
     Examples

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._typing import FloatArray, IntArray
 
-_Places = slice | IntArray
+_Indices = slice | IntArray
 
 
 def multiplied_by_client(
@@ -26,7 +26,7 @@ def multiplied_by_client(
     for clients, rows in _equally_long(lengths):
         own = matrices if len(matrices) == 1 else matrices[clients]
         n_clients = len(lengths[clients])
-        factors = _by_client(_taken(columns, rows), n_clients).transpose(1, 0, 2)
+        factors = _by_client(_take_columns(columns, rows), n_clients).transpose(1, 0, 2)
         if 1 in (matrices.shape[1], factors.shape[2]):  # products of vectors round by strides
             factors = np.ascontiguousarray(factors)
         if isinstance(rows, slice):
@@ -46,9 +46,9 @@ def segment_products(left: FloatArray, right: FloatArray, lengths: IntArray) -> 
     sums = np.empty((len(lengths), len(left), len(right)))
     for clients, rows in _equally_long(lengths):
         n_clients = len(lengths[clients])
-        first = _taken(left, rows)
+        first = _take_columns(left, rows)
         # A product of a matrix with itself rounds otherwise than one with a copy of it.
-        second = first if left is right else _taken(right, rows)
+        second = first if left is right else _take_columns(right, rows)
         products = np.matmul(
             _by_client(first, n_clients).transpose(1, 0, 2),
             _by_client(second, n_clients).transpose(1, 2, 0),
@@ -69,7 +69,7 @@ def segment_sums(values: FloatArray, lengths: IntArray) -> FloatArray:
     return np.add.reduceat(values, np.cumsum(lengths) - lengths)
 
 
-def _equally_long(lengths: IntArray) -> Iterator[tuple[_Places, _Places]]:
+def _equally_long(lengths: IntArray) -> Iterator[tuple[_Indices, _Indices]]:
     """Yield groups of clients with equally many rows, and the positions of these rows.
 
     Matrix products are batched over such a group. If all clients have equally many rows, or a group
@@ -87,7 +87,7 @@ def _equally_long(lengths: IntArray) -> Iterator[tuple[_Places, _Places]]:
             yield clients, (starts[clients, None] + np.arange(length)).ravel()
 
 
-def _taken(columns: FloatArray, rows: _Places) -> FloatArray:
+def _take_columns(columns: FloatArray, rows: _Indices) -> FloatArray:
     """Some columns, row by row in memory: products of other layouts round otherwise."""
     return columns[:, rows] if isinstance(rows, slice) else columns.take(rows, axis=1)
 

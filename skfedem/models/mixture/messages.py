@@ -89,8 +89,8 @@ def random_statistics(rows: ClientRows, model: GaussianMixtureModel, seed: int) 
     n_read = np.zeros(len(rows.clients), dtype=np.int64)
 
     def posterior(block: NDArray[Any], lengths: IntArray, group: slice) -> FloatArray:
-        within = np.arange(len(block)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        numbers = np.repeat(n_read[group], lengths) + within
+        positions = np.arange(len(block)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        numbers = np.repeat(n_read[group], lengths) + positions
         n_read[group] += lengths
         keys = (np.repeat(rows.ids[group], lengths) << 32 | numbers).astype(np.uint64)
         address = seed, _random.INITIALISATION, 0
