@@ -79,6 +79,11 @@ class Operator(Compressor):
         level : int, or ndarray of int of the shape of `length`
             `levels` of :class:`Dithering`, `block_length` of :class:`BlockQuantizer`, and the
             number of coordinates that :class:`RandK` and :class:`Identity` keep.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a length is not an integer >= 0, or `Dithering` needs more than 2**20 levels.
         """
         return _vectors.for_each_length(self._level, length)
 

@@ -294,7 +294,7 @@ def test_every_bit_flip_is_refused(code):
 def test_damage_that_the_checksum_does_not_find_spans_more_than_16_bits():
     # Guaranteed of a CRC-16 that follows its message bit by bit; here at the end of the message.
     whole, *others = (
-        int.from_bytes(message_of(FORM, [np.zeros(8, dtype=bool)], np.array(last, ">u2")), "big")
+        int.from_bytes(message_of(FORM, [np.zeros(8, dtype=bool)], np.array([last], ">u2")), "big")
         for last in range(2**16)
     )
     damages = [whole ^ other for other in others]
