@@ -253,7 +253,7 @@ class Client:
                 return self._set_up(question, held), held._replace(start=question["start"])
             case "task":
                 return b"", self._join(held, question)
-            case "field":
+            case "field" | "evaluation":
                 return self._field(held, **question["arguments"])
             case "round":
                 return self._round(held, question["arguments"])

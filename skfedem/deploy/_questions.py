@@ -12,6 +12,7 @@ from .._federation import ClientMessage
 from .._typing import FloatArray
 from ..models.mixture import assignment, messages
 from ..models.mixture.linear_algebra import n_moments
+from ..preprocessing import _moments
 from ..solvers.messages import EncodedMessage
 from ._messages import Refused
 
@@ -64,7 +65,18 @@ def _mixture_questions() -> list[SetUpQuestion]:
     ]
 
 
-SET_UP = {own.message.__name__: own for own in _mixture_questions()}
+def _moments_questions() -> list[SetUpQuestion]:
+    def of_scatter(d: int, center: FloatArray, scatter: _moments.Scatter) -> tuple[int, ...]:
+        return (d + {"products": n_moments(d, True), "squares": d, None: 0}[scatter],)
+
+    return [
+        SetUpQuestion(_moments.counts, lambda d: (2 + d,)),
+        SetUpQuestion(_moments.counts_and_sums, lambda d: (2 + 2 * d,)),
+        SetUpQuestion(_moments.centred_sums, of_scatter),
+    ]
+
+
+SET_UP = {own.message.__name__: own for own in _mixture_questions() + _moments_questions()}
 """Questions by the name of their message; clients answer no others."""
 
 

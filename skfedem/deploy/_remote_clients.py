@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
+from itertools import pairwise
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,7 @@ from ..clients.sums import (
     segments_of,
     segments_of_all,
     shards_of,
+    sum_in_order,
     weighted_total,
 )
 from ..models._base import Model, Parameters
@@ -169,11 +172,25 @@ class RemoteClients:
     def sum(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> FloatArray:
-        """Σ_i m_i over all clients; ``message`` returns the sum over the clients of the rows."""
-        raise NotImplementedError
+        """Σ_i m_i over all clients: in order, by shard."""
+        sent = self._collected(message, self.every, arguments)
+        shards = pairwise(shards_of(self.sizes.lengths, ROWS_OF_A_MEAN).tolist())
+        total = reduce(add, (sum_in_order(np.array(sent[first:last])) for first, last in shards))
+        uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * len(sent) * total.size
+        self._count(message, len(sent), uplink_bits, arguments)
+        return total
 
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
         """Messages of some clients, one by one."""
+        sent = self._collected(message, clients, arguments)
+        uplink_bits = FLOAT_BITS * sum(own.size for own in sent)
+        self._count(message, len(sent), uplink_bits, arguments)
+        return sent
+
+    def _collected(
+        self, message: ClientMessage, clients: IntArray, arguments: tuple[Any, ...]
+    ) -> list[FloatArray]:
+        """Messages of some clients."""
         known = SET_UP[message.__name__]
         shape = known.shape(self.n_features, *arguments)
 
@@ -188,20 +205,19 @@ class RemoteClients:
         self._start = max(0, self._n_joined - 1)
         told = {"message": message.__name__, "arguments": told_arguments, "start": self._start}
         found = self._ask("set-up", told, read, 8 * int(np.prod(shape)), clients)
-        sent = [found[client] for client in clients.tolist()]
-        uplink_bits = FLOAT_BITS * sum(own.size for own in sent)
-        told_numbers = sum(own.size for own in arguments if isinstance(own, np.ndarray))
-        self.messages.append(
-            SetUpMessage(
-                message.__name__, len(sent), uplink_bits, FLOAT_BITS * len(sent) * told_numbers
-            )
-        )
-        return sent
+        return [found[client] for client in clients.tolist()]
+
+    def _count(
+        self, message: ClientMessage, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
+    ) -> None:
+        told = sum(own.size for own in arguments if isinstance(own, np.ndarray))
+        bits = FLOAT_BITS * n_clients * told
+        self.messages.append(SetUpMessage(message.__name__, n_clients, uplink_bits, bits))
 
     def gather(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> Any:
-        """Messages of all clients in order, in an array or a sparse one."""
+        """Not asked by any estimator that can be deployed."""
         raise NotImplementedError
 
     def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
@@ -297,8 +313,8 @@ class RemoteClients:
         def read(client: int, body: bytes) -> FloatArray:
             return numbers(body, (1 + q,))
 
-        question = {"arguments": told}
-        found = self._ask("field", question, read, 8 * (1 + q), everyone=initial)
+        name, question = "field" if initial else "evaluation", {"arguments": told}
+        found = self._ask(name, question, read, 8 * (1 + q), everyone=initial)
         who = np.array(sorted(found))
         sent = np.array([found[client] for client in who.tolist()])
         likelihoods, fields = np.ascontiguousarray(sent[:, 0]), np.ascontiguousarray(sent[:, 1:])

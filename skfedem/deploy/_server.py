@@ -122,7 +122,8 @@ class Server:
             run = bytes.fromhex(before["run"])
             if getattr(self._estimator, "random_state", None) is None:
                 seed = before["seed"]
-        self._estimator.set_params(random_state=seed)
+        if hasattr(self._estimator, "random_state"):
+            self._estimator.set_params(random_state=seed)
         self._plan = plan_of(self._estimator, self.roster, columns)
         if not path.exists():
             write(path, to_bytes({"run": run.hex(), "seed": seed, "digest": self._plan["digest"]}))
@@ -281,7 +282,7 @@ class Server:
         question = self._question
         if question.everyone:
             return len(question.clients)
-        return min(len(question.clients), max(self.min_replies, question.name == "field"))
+        return min(len(question.clients), max(self.min_replies, question.name == "evaluation"))
 
     def _next_question(self) -> Any:
         """Give the fit the replies of this phase; its next question, or the outcome."""

@@ -119,7 +119,7 @@ class HTTPServer:
     def _run_phase(self) -> None:
         """Wait for replies until all have come, or the deadline has; close the phase."""
         server, start = self.server, time.monotonic()
-        question, n_asked, n_phases = server.question, len(server.open()), len(server.history_)
+        question, n_asked = server.question, len(server.open())
         with self.changed:
             self.changed.wait_for(lambda: not server.waiting, self.timeout)
             missing = server.waiting
@@ -127,14 +127,23 @@ class HTTPServer:
                 is_closed = server.close()
             finally:
                 self.changed.notify_all()
-        if not is_closed:
-            self.report(f"phase {n_phases} {question}: waiting for {', '.join(missing)}")
-        elif question != "round" or missing:
+        self._report_phase(question, n_asked, missing if not is_closed else [], start)
+
+    def _report_phase(self, question: str, n_asked: int, missing: list[str], start: float) -> None:
+        """Report who is missing, and the set-up and every tenth round when they are over."""
+        history = self.server.history_
+        n_rounds = sum(own["question"] == "round" for own in history)
+        if question == "round":
+            question = f"round {n_rounds + bool(missing)}"
+        if missing:
+            self.report(f"{question}: waiting for {', '.join(missing)}")
+        elif (
+            not n_rounds
+            or (question.startswith("round") and n_rounds % 10 == 1)
+            or (history[-1]["n_used"] < n_asked)
+        ):
             taken = 1000 * (time.monotonic() - start)
-            n_used = server.history_[-1]["n_used"]
-            self.report(
-                f"phase {n_phases} {question}: {n_used} of {n_asked} replies, {taken:.0f} ms"
-            )
+            self.report(f"{question}: {history[-1]['n_used']} of {n_asked} replies, {taken:.0f} ms")
 
     def _say_goodbye(self) -> None:
         """Tell clients that the fit has ended."""

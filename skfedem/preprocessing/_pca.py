@@ -21,7 +21,7 @@ from .._parallel import Workers
 from .._parameters import check_number, check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
-from ..clients.local import LocalClients
+from ..clients.local import clients_of
 from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_for_products, pooled_moments
 
@@ -188,7 +188,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 f"{self.n_components}. Use fewer components."
             )
         with Workers(1) as workers:
-            local = LocalClients(federation, workers)
+            local = clients_of(X, federation, workers)
             moments = pooled_moments(local, n_features, scatter="products")
         variances, axes = _principal_axes(moments.scatter / (n_samples - 1))
         variances, total = variances[:largest], variances[:largest].sum()

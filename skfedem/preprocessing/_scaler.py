@@ -19,7 +19,7 @@ from .._parallel import Workers
 from .._parameters import check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
-from ..clients.local import LocalClients
+from ..clients.local import clients_of
 from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_of_sums, only_counts, pooled_moments
 
@@ -147,7 +147,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         federation, ids, _ = read_clients(checked, X, clients, allow_nan=True)
         d = checked.n_features_in_
         with Workers(1) as workers:
-            local = LocalClients(federation, workers)
+            local = clients_of(X, federation, workers)
             if self.with_mean or self.with_std:
                 moments = pooled_moments(local, d, scatter="squares" if self.with_std else None)
             else:

@@ -69,7 +69,7 @@ def test_threads_fit_what_is_simulated(tmp_path):
     assert_array_equal(got.means_, want.means_)
     for name, column in want.history_.items():
         assert_array_equal(got.history_[name], column, err_msg=name)
-    assert lines[0].startswith("phase 0 plan: 3 of 3 replies, ")
+    assert lines[0].startswith("plan: 3 of 3 replies, ")
 
 
 def test_a_round_closes_at_its_deadline(tmp_path, monkeypatch):

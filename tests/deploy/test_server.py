@@ -73,7 +73,7 @@ def test_a_round_with_too_few_replies_is_void(tmp_path):
 
 def test_an_evaluation_is_that_of_those_who_answer(tmp_path):
     tables = [tables_of()[0]] * 2  # equal clients have equal likelihoods
-    deployment = Deployment(mixture_of(), tables, tmp_path).until("round").until("field")
+    deployment = Deployment(mixture_of(), tables, tmp_path).until("evaluation")
     deployment.phase("b")
     assert deployment.server.close()
     history = deployment.run().end().history_

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
 
 from deployed import Deployment, tables_of
 from skfedem import FederatedGaussianMixture
 from skfedem.deploy._questions import ROUND
+from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
 
 NOISY = {"omega": 1.0, "participation": 0.7}
 CASES = {
@@ -59,7 +61,7 @@ def test_encoded_messages_are_as_long_as_the_history_says(tmp_path):
     for k, own in enumerate(phases):
         if own["question"] == "round":  # without the number of expectations and the likelihood
             payload[k] -= (ROUND.size + 8) * own["n_used"]
-        elif own["question"] == "field":  # without the likelihood
+        elif own["question"] in ("field", "evaluation"):  # without the likelihood
             payload[k] -= 8 * own["n_used"]
     first = [own["question"] for own in phases].index("round")
     bits = deployment.end().history_["uplink_bits"]
@@ -86,3 +88,25 @@ def test_float32_tables_and_names_of_columns(tmp_path):
     got = Deployment(mixture, tables, tmp_path, columns=["u", "v"]).run().end()
     assert_equal_fits(got, mixture.fit(tables))
     assert got.feature_names_in_.tolist() == ["u", "v"]
+
+
+@pytest.mark.parametrize("n_clients", [1, 3])
+@pytest.mark.parametrize(
+    "transformer",
+    [
+        FederatedStandardScaler(),
+        FederatedStandardScaler(with_std=False),
+        FederatedStandardScaler(with_mean=False, with_std=False),
+        FederatedPCA(),
+    ],
+    ids=repr,
+)
+def test_transformers_equal_those_of_the_simulation(transformer, n_clients, tmp_path):
+    tables = tables_of(n_clients, d=3)
+    if isinstance(transformer, FederatedStandardScaler):
+        tables[0][2, 1] = np.nan
+    deployment = Deployment(transformer, tables, tmp_path, seed=0)
+    got, want = deployment.run().end(), clone(transformer).fit(tables)
+    for name, value in vars(want).items():
+        if name.endswith("_") and name != "client_ids_":
+            assert_array_equal(getattr(got, name), value, err_msg=name)
