@@ -91,7 +91,7 @@ class Faults:
                 size = self.generator.integers(before, path.stat().st_size + 1)
                 path.write_bytes(path.read_bytes()[:size])
             self.restart_server()
-        elif self.happens("server restored one phase back"):
+        elif path.exists() and self.happens("server restored one phase back"):
             path.write_bytes(path.read_bytes()[:before])
             self.restart_server()
         elif self.losses and self.happens("server restored further back", self.rate / 3):

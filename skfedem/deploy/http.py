@@ -135,13 +135,10 @@ class HTTPServer:
         n_rounds = sum(own["question"] == "round" for own in history)
         if question == "round":
             question = f"round {n_rounds + bool(missing)}"
+        is_told = question != "evaluation" and (n_rounds < 2 or n_rounds % 10 == 0)
         if missing:
             self.report(f"{question}: waiting for {', '.join(missing)}")
-        elif (
-            not n_rounds
-            or (question.startswith("round") and n_rounds % 10 == 1)
-            or (history[-1]["n_used"] < n_asked)
-        ):
+        elif is_told or history[-1]["n_used"] < n_asked:
             taken = 1000 * (time.monotonic() - start)
             self.report(f"{question}: {history[-1]['n_used']} of {n_asked} replies, {taken:.0f} ms")
 
