@@ -147,15 +147,21 @@ class Server:
 
         When the fit has ended, they tell clients so.
         """
+        asked = range(len(self.roster)) if self.done else self._question.clients
+        return [(self.roster[client], self._request(client)) for client in asked]
+
+    def request(self, name: str) -> bytes:
+        """Request to one client whose reply is missing; empty for others."""
+        return self._request(self.roster.index(name)) if name in self.waiting else b""
+
+    def _request(self, client: int) -> bytes:
+        kind = Kind.RESET if client in self._lost else Kind.QUESTION
+        body = self._asked_of(client)
         if self.done:
-            numbered = [*range(len(self.roster))]
-            return [(self.roster[n], self._request(n, Kind.END, b"")) for n in numbered]
-        requests = []
-        for client in self._question.clients:
-            kind = Kind.RESET if client in self._lost else Kind.QUESTION
-            request = self._request(client, kind, self._asked_of(client))
-            requests.append((self.roster[client], request))
-        return requests
+            kind, body = Kind.END, b""
+        accepted, digest = self._accepted_of(client), digest_of(body)
+        message = Message(kind, self._run, self._phase, client, accepted, digest, body)
+        return seal(message, self._keys[self.roster[client]])
 
     def _asked_of(self, client: int) -> bytes:
         """Question as a client is asked, who may have lost its state."""
@@ -164,11 +170,6 @@ class Server:
     def _accepted_of(self, client: int) -> int:
         """Mark of the last reply of a client that was used, unless its state is lost."""
         return NEVER if client in self._lost else self._accepted[client]
-
-    def _request(self, client: int, kind: Kind, body: bytes) -> bytes:
-        accepted, digest = self._accepted_of(client), digest_of(body)
-        message = Message(kind, self._run, self._phase, client, accepted, digest, body)
-        return seal(message, self._keys[self.roster[client]])
 
     def receive(self, name: str, data: bytes) -> Verdict:
         """Check a reply.

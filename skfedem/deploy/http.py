@@ -85,6 +85,7 @@ class HTTPServer:
         self.server, self.timeout, self.report = server, timeout, report
         self.changed = Condition()
         self.is_tls = certificates is not None
+        self._refusals: dict[str, str] = {}  # last reason by client, which is reported once
         handler = type("Handler", (_Handler,), {"owner": self})
         self._http = _Listener((host, port), handler)
         if certificates is not None:
@@ -111,9 +112,12 @@ class HTTPServer:
 
     def run(self) -> Any:
         """Close phases until the fit has ended, and clients know; its result."""
-        while not self.server.done:
-            self._run_phase()
-        self._say_goodbye()
+        try:
+            while not self.server.done:
+                self._run_phase()
+        finally:
+            if self.server.done:  # also if the fit failed
+                self._say_goodbye()
         return self.server.result()
 
     def _run_phase(self) -> None:
@@ -158,13 +162,13 @@ class HTTPServer:
                 used, reason = self.server.receive(name, reply)
                 verdict = "used" if used else reason
                 self.changed.notify_all()
-                if not used and not reason.startswith("lost"):
+                if reason not in ("", self._refusals.get(name)):
                     self.report(f"reply of {name} not used: {reason}")
-                elif self.server.done:
+                self._refusals[name] = reason
+                if used and self.server.done:
                     return b"", verdict
             self.changed.wait_for(lambda: name in self.server.waiting, _POLL)
-            request = dict(self.server.open()).get(name, b"")
-            return request if name in self.server.waiting else b"", verdict
+            return self.server.request(name), verdict
 
     def longest_reply(self) -> int:
         """Largest number of bytes that is read."""

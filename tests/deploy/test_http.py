@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from threading import Thread
 
+import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -86,6 +87,44 @@ def test_a_round_closes_at_its_deadline(tmp_path, monkeypatch):
     fitted, lines = fitted_over_http(tmp_path, timeout=0.1)
     assert fitted.history_["n_active"].tolist() == [0, 3, *[2] * 7]
     assert "end: b did not hear that the fit has ended" in lines
+
+
+def test_clients_hear_that_a_fit_failed(tmp_path):
+    server = Server(mixture_of(reg_covar=0.0), ["a"], tmp_path / "server")
+    client = Client("a", np.zeros((20, 2)), tmp_path / "a")
+    with HTTPServer(server, report=lambda line: None) as served:
+        options = {"report": lambda line: None}
+        thread = Thread(target=join, args=(client, served.url), kwargs=options, daemon=True)
+        thread.start()
+        with pytest.raises(ValueError, match="positive definite"):
+            served.run()
+        thread.join(10)
+    assert client.over
+
+
+class Patient(Client):
+    """Answers three times."""
+
+    n_answers = 0
+
+    def answer(self, request):
+        self.n_answers += 1
+        if self.n_answers > 3:
+            raise Gone
+        return super().answer(request)
+
+
+def test_a_refusal_is_reported_once(tmp_path):
+    lines, said = [], []
+    server = Server(mixture_of(), ["a"], tmp_path / "server")
+    client = Patient("a", np.zeros((5, 2)), tmp_path / "a")  # fewer rows than its policy wants
+    with HTTPServer(server, report=lines.append) as served:
+        take_part(client, served.url, report=said.append)
+    server.stop()
+    reason = "refused by the client: policy: the table has less than 10 rows"
+    assert server.faults_ == {"refused by the client": 3}
+    assert lines == [f"reply of a not used: {reason}"]
+    assert said == [f"reply not used: {reason}"]
 
 
 @pytest.fixture
