@@ -53,11 +53,13 @@ def maximization(layout: Layout, constants: Constants, statistics: FloatArray) -
 
 
 def _least_squares(layout: Layout, constants: Constants, first: FloatArray) -> FloatArray:
-    coefficients = np.zeros_like(first)
-    for j in range(layout.n_parameters):
-        own = np.flatnonzero(layout.mask[:, j])
-        moment = constants.moment[np.ix_(own, own)]
-        coefficients[own, j] = np.linalg.solve(moment, first[own, j])
+    coefficients, mask = np.zeros_like(first), layout.mask
+    each = np.arange(layout.n_parameters)
+    # At once, if all parameters have the same covariates.
+    for group in each[None] if (mask == mask[:, :1]).all() else each[:, None]:
+        own = np.flatnonzero(mask[:, group[0]])
+        places = np.ix_(own, group)
+        coefficients[places] = np.linalg.solve(constants.moment[np.ix_(own, own)], first[places])
     return coefficients
 
 
