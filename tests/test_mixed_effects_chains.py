@@ -95,6 +95,9 @@ def test_a_federation_has_the_rounds_of_the_pooled_subjects(split, n_jobs, table
     mixed = np.random.default_rng(0).permutation(len(table))
     got = quiet_fit(oral(**short, n_jobs=n_jobs), table.iloc[mixed], clients=sites[mixed])
     assert_same_rounds(got, want, 1e-10)
+    order = np.argsort(got._memory.keys)
+    for own, pooled in zip(got._memory.chains, want._memory.chains, strict=True):
+        assert_array_equal(own[order], pooled)
 
 
 @pytest.mark.slow
@@ -104,11 +107,8 @@ def test_absences_and_compression_are_made_up_for_by_control_variates(table):
     excess = {}
     for naive in (False, True):
         controls = {"control_step": 0.0} if naive else {}
-        fits = [
-            quiet_fit(oral(**rough, **controls, random_state=seed), table, clients=sites)
-            for seed in range(2)
-        ]
-        excess[naive] = np.mean([-2 * fit.log_likelihood_ - EXACT for fit in fits])
+        fit = quiet_fit(oral(**rough, **controls), table, clients=sites)
+        excess[naive] = -2 * fit.log_likelihood_ - EXACT
     assert excess[False] < 0.1
     assert excess[True] > 3 * excess[False]
 
