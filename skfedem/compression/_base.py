@@ -64,7 +64,12 @@ class Compressor(ABC):
 
     @abstractmethod
     def omega_for(self, length: ArrayLike) -> Any:
-        """Relative variance omega of vectors of the given lengths, integers >= 0.
+        """Relative variance omega of vectors of the given lengths.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
 
         Returns
         -------
@@ -77,6 +82,11 @@ class Compressor(ABC):
     ) -> FloatArray:
         """Compress vectors, after checking all arguments.
 
+        Parameters
+        ----------
+        values, uniforms, lengths
+            See the class.
+
         Returns
         -------
         ndarray of float64, of the shape of `values`
@@ -85,6 +95,11 @@ class Compressor(ABC):
     @abstractmethod
     def variance(self, values: ArrayLike, lengths: ArrayLike | None = None) -> FloatArray:
         """Exact variance ``E ||Q(x) - x||^2`` of each vector x.
+
+        Parameters
+        ----------
+        values, lengths
+            See the class.
 
         Returns
         -------
@@ -95,7 +110,10 @@ class Compressor(ABC):
     def n_bytes(self, values: ArrayLike, lengths: ArrayLike | None = None) -> IntArray:
         """Length of each encoded vector in bytes, ``len(encode(v))``, without encoding it.
 
-        `values` are *compressed* vectors, as returned by `compress`.
+        Parameters
+        ----------
+        values, lengths
+            See the class; *compressed* vectors, as returned by `compress`.
 
         Returns
         -------
@@ -105,14 +123,26 @@ class Compressor(ABC):
     def send(
         self, values: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike | None = None
     ) -> tuple[FloatArray, IntArray]:
-        """Results of `compress` and `n_bytes`; operators may share the work of both."""
+        """Results of `compress` and `n_bytes`; operators may share the work of both.
+
+        Parameters
+        ----------
+        values, uniforms, lengths
+            See the class.
+        """
         compressed = self.compress(values, uniforms, lengths)
         _check_array(self, "compress", compressed, np.shape(values), "f")
         return compressed, self.n_bytes(compressed, lengths)
 
     @abstractmethod
     def encode(self, values: ArrayLike) -> bytes:
-        """Message of one compressed vector (q,); its first byte identifies the operator's class."""
+        """Message of one compressed vector; its first byte identifies the operator's class.
+
+        Parameters
+        ----------
+        values : array of shape (q,)
+            Compressed vector, as returned by `compress`.
+        """
 
     @abstractmethod
     def decode(self, data: bytes, length: int) -> FloatArray:

@@ -72,7 +72,12 @@ class Operator(Compressor):
         """
 
     def level_for(self, length: ArrayLike) -> Any:
-        """Level of compression of vectors of the given lengths, integers >= 0.
+        """Level of compression of vectors of the given lengths.
+
+        Parameters
+        ----------
+        length : int or array of int
+            Lengths q >= 0 of vectors.
 
         Returns
         -------
