@@ -1,7 +1,7 @@
 """How near population models come to maximum likelihood, and how long they take.
 
-Excess is -2 log-likelihood, by quadrature with 9 nodes, minus that of exact maximum likelihood, by
-BFGS and 9 nodes. Errors are in standard errors of the exact estimates.
+Excess is -2 log-likelihood, by quadrature with 9 nodes (warfarin: 21), minus that of exact maximum
+likelihood, by BFGS and as many nodes. Errors are in standard errors of the exact estimates.
 
     python examples/benchmarks/mixed_effects.py                # theophylline, sites, likelihoods
     python examples/benchmarks/mixed_effects.py --part time    # milliseconds a round
@@ -37,10 +37,10 @@ def population(**parameters):
     return FederatedNonlinearMixedEffects(one_compartment_oral, START, **parameters)
 
 
-def minus_two_log_likelihood(fit, data):
-    """By 9 nodes, whatever the fit used."""
+def minus_two_log_likelihood(fit, data, n_nodes=9):
+    """By so many nodes, whatever the fit used."""
     again = copy(fit)
-    again._n_nodes = 9
+    again._n_nodes = n_nodes
     return -2 * data["id"].nunique() * again.score(data)
 
 
@@ -120,7 +120,8 @@ def warfarin(path, seeds):
         excess = []
         for seed in seeds:
             fit = population(error=error, e_step="mcmc", random_state=seed).fit(data)
-            excess.append(minus_two_log_likelihood(fit, data) - EXACT[error])
+            # 9 nodes are off by 0.03.
+            excess.append(minus_two_log_likelihood(fit, data, n_nodes=21) - EXACT[error])
         print(f"warfarin, {error}, {len(data)} measurements: excess {np.round(excess, 3)}")
 
 
