@@ -3,11 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from skfedem._perceptron.classifier import FederatedMLPClassifier
+from skfedem._perceptron.regressor import FederatedMLPRegressor
 from skfedem.impute import FederatedMatrixImputer
 from skfedem.impute_cv import FederatedMatrixImputerCV
 from skfedem.mixed_effects import FederatedNonlinearMixedEffects
 from skfedem.mixture import FederatedGaussianMixture
-from skfedem.perceptron import FederatedMLPClassifier, FederatedMLPRegressor
 
 __all__ = [
     "FederatedGaussianMixture",

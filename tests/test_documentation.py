@@ -573,7 +573,7 @@ def test_a_solver_has_to_tell_the_log_likelihood_of_exact_rounds(
         return estimate._replace(log_likelihood=None), states
 
     monkeypatch.setitem(_from_parameters.SOLVERS, "fedem", fedem._replace(estimate=silent))
-    with pytest.raises(ValueError, match="got NaN"):
+    with pytest.raises(ValueError, match="from solver 'fedem' in exact rounds, got None"):
         run_the_model_that_is_shown()
     run_the_model_that_is_shown(participation=0.5, max_iter=3)
 

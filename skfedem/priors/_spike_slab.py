@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -212,7 +213,16 @@ class SpikeSlabPrior(Prior):
         return (scales * self._norms(parameters) - softplus(thresholds)) / self.gate_temperature
 
     def probabilities(self, shared: Shared) -> FloatArray:
-        """θ of each group, 0 for pruned ones."""
+        """θ, 0 for pruned groups.
+
+        Parameters
+        ----------
+        shared : Shared
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_groups,)
+        """
         gates = shared.gates
         logits = self._logits(gates, shared.weights[0], gates.thresholds)
         return np.where(gates.alive, expit(logits), 0.0)
@@ -394,6 +404,4 @@ class SpikeSlabPrior(Prior):
         return int(size_of_survivors(len(alive), n_alive, n_numbers))
 
 
-def _check_inside(name: str, value: object, hint: str = "") -> None:
-    """Raise if a parameter is not a number between 0 and 1."""
-    check_number(name, value, low=0, high=1, low_open=True, high_open=True, hint=hint)
+_check_inside = partial(check_number, low=0, high=1, low_open=True, high_open=True)

@@ -42,6 +42,8 @@ def stacks(task: Task, lengths: IntArray) -> list[IntArray]:
 
     They have the same number of steps, and minibatches of the same padded size.
     """
+    if len(lengths) == 1:  # as of networks with hidden layers
+        return [np.zeros(1, dtype=np.intp)]
     widths, most = _widths(task, lengths), block_rows(task.model.network)
     _, kinds = np.unique(np.stack([widths, n_steps(task, lengths)]), axis=1, return_inverse=True)
     kinds = kinds.ravel()  # numpy 2.0 returns another shape

@@ -24,15 +24,18 @@ def compressed(
 ) -> tuple[Update, IntArray]:
     """Update as the server decodes it, and the numbers of bytes."""
     values, survivors = update.differences, update.survivors
-    sent = np.ones(values.shape, bool) if survivors is None else survivors
-    lengths = sent.sum(axis=1)
-    n_bytes, differences = size_of_dense(lengths), np.where(sent, values, 0.0)
+    lengths = np.full(len(values), values.shape[1])
+    if survivors is not None:
+        values, lengths = np.where(survivors, values, 0.0), survivors.sum(axis=1)
+    n_bytes = size_of_dense(lengths)
     if task.omega:
         address = task.seed, _random.COMPRESSION, broadcast.round_index
         uniforms = _random.client_uniforms(*address, group.ids, values.shape[1])
+        sent = np.ones(values.shape, bool) if survivors is None else survivors
         quantized, n_bytes = task.compressor.send(values[sent], uniforms[sent], lengths)
-        differences[sent] = quantized
-    update = update._replace(differences=differences)
+        values = np.zeros(values.shape)
+        values[sent] = quantized
+    update = update._replace(differences=values)
     groups = task.model.prior.groups(broadcast.parameters)
     if groups is not None and update.kept is not None:
         n_groups = np.count_nonzero(groups)

@@ -1,7 +1,6 @@
 """What the server's half of a solver sees: the sum of the messages, or each of them."""
 
 import numpy as np
-import pytest
 from numpy.testing import assert_allclose
 
 from contracts import assert_same
@@ -57,19 +56,3 @@ def test_a_round_without_clients_has_no_messages():
     empty = [now.aggregated for now in rounds if not len(now.active)]
     assert empty and all(own.each is None and own.n_bytes == 0 for own in empty)
     assert np.isfinite(rounds[-1].server.control).all()
-
-
-def test_exact_rounds_require_log_likelihoods_of_the_solver():
-    case = model_case("mixture-full")
-
-    def silent(task, broadcast, group):
-        estimate, states = FEDEM.estimate(task, broadcast, group)
-        return estimate._replace(log_likelihood=None), states
-
-    solver = FEDEM._replace(name="silent", estimate=silent)
-    problem = make_problem(case.model, case.federation)._replace(solver=solver)
-    options = Options(step_size=lambda k: 1.0, max_iter=2)
-    with Workers(1) as workers, pytest.raises(ValueError, match="from solver 'silent' in exact"):
-        clients = LocalClients(case.federation, workers)
-        clients.join(solver, problem.task)
-        run(problem, case.starts[0], options, clients, lambda row: None)
