@@ -313,6 +313,13 @@ def test_sites_that_show_persons_are_told(e_step, table):
         quiet_fit(oral(e_step=e_step, max_iter=1), table, clients=sites)
 
 
+def test_a_schedule_is_run_to_its_end(table, capsys):
+    quiet_fit(oral(n_exploratory=6, n_smoothing=6, verbose=1), table)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip().split(":")[0] for line in lines[:1]] == ["Round 10"]
+    assert lines[1].startswith("  Ended after 12 rounds, ")
+
+
 # ---- bad input
 
 

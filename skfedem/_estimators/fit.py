@@ -147,7 +147,7 @@ def best_run(
                 raise
             return Outcome(problem, best._replace(stopped_by="keyboard"))
         if settings.verbose:
-            print_outcome(state, criterion)
+            print_outcome(state, criterion, judged=problem.solver.schedule is None)
         if best is None or is_better(*(own.criteria(criterion)[-1] for own in (state, best))):
             best = state
         if state.stopped_by == "keyboard":

@@ -44,9 +44,12 @@ def printer(verbose: int, criterion: str) -> Callable[[dict[str, float]], None]:
     return print_row
 
 
-def print_outcome(state: RunState, criterion: str) -> None:
-    """Print how a run ended, its final criterion, and the bytes that clients sent."""
-    ended = "Converged" if state.converged else "Not converged"
+def print_outcome(state: RunState, criterion: str, *, judged: bool = True) -> None:
+    """Print how a run ended, its final criterion, and the bytes that clients sent.
+
+    ``judged`` says whether the loop looked for convergence; solvers with a schedule run to its end.
+    """
+    ended = "Converged" if state.converged else "Not converged" if judged else "Ended"
     n_bytes = int(state.history["uplink_bits"].sum()) // 8
     reached = state.history.row(-1).get(criterion, np.nan)
     print(
