@@ -207,6 +207,9 @@ class Faults:
         self.rate, self.losses, self.network = 0.0, False, []
         while not self.server.done or self.server.waiting:
             self.step()
+            if self.server.waiting and not self.server.done:
+                self.step()  # those that start afresh
+                self.server.close()  # without those who took part in a later phase already
 
     def check(self):
         """V = Σ w_i V_i, and the V_i of the server are those in the files of clients.

@@ -190,7 +190,8 @@ class Client:
         is_known = is_reset or asked.accepted == held.mark
         if prepared and is_known and key == (prepared.phase, prepared.digest):
             return prepared.reply.tobytes()
-        if prepared and asked.phase < prepared.phase and asked.accepted == held.mark:
+        is_old = prepared and asked.phase < prepared.phase and asked.accepted == held.mark
+        if is_old and held.mark != NEVER:  # else, a server that was restored could wait for ever
             raise Refused("old request")
         if is_reset and held.mark != NEVER and self._lost != asked.run:
             is_reset = False  # a late copy, unless this client has lost its state again

@@ -71,6 +71,12 @@ class Schedules(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory(dir=FOLDER)
         self.faults = Faults(mixture_of(1), tables_of(3), self.folder.name, rate=0.0)
+        while self.faults.server.question != "round":
+            self.faults.step()
+
+    @rule()
+    def all_goes_well(self):
+        self.faults.step()
 
     names, numbers = st.sampled_from("abc"), st.integers(0, 10**6)
 
