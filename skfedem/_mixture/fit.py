@@ -15,7 +15,12 @@ from .._data.labels import find_labels
 from .._federation import Federation
 from ..models._base import Start
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
-from ..models.mixture.initial_parameters import InitialParameters, check_distance_of_rows
+from ..models.mixture.initial_parameters import (
+    InitialParameters,
+    check_distance_of_rows,
+    check_initial_parameters,
+    check_same_kind,
+)
 from ..models.mixture.initialization import (
     n_moments_told,
     standardise,
@@ -117,3 +122,14 @@ def memory_of_fit(estimator: Any) -> FittedState | None:
             "use checkpoint=path. To start over, fit with warm_start=False."
         )
     return memory
+
+
+def initial_parameters(
+    estimator: Any, settings: Any, n_features: int, memory: FittedState | None
+) -> InitialParameters:
+    """Validated initial values, or the fitted parameters to continue from."""
+    if memory is None:
+        return check_initial_parameters(settings, n_features)
+    check_same_kind(settings, n_features, memory.model)
+    fitted = InitialParameters(estimator.weights_, estimator.means_, estimator.covariances_)
+    return check_initial_parameters(settings, n_features, fitted)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._data.clients import ClientData
 from .._estimators.fit import is_better
 from .._federation import Federation
 from .._history import FLOAT_BITS, History
@@ -43,6 +44,7 @@ from ..solvers._step_size import automatic_step_size
 from ..solvers._stream import problem_of_some, stream
 from ..solvers.base import Clients, NoStates, Problem
 from ..solvers.fedem import FEDEM
+from .outcome import fitted_attributes
 
 # The automatic α of a stream is this share of 1 / (1 + ω). With a share of 1, V_i would be the
 # noise of the rows of one call, and that of a client which never returns would push Ŝ for ever.
@@ -79,6 +81,29 @@ class Beginning(NamedTuple):
     memory: FittedState
     history: dict[str, NDArray[Any]]
     bits: tuple[int, int]
+
+
+def run_call(
+    settings: Any,
+    data: ClientData,
+    initial: InitialParameters,
+    memory: FittedState | None,
+    history: dict[str, NDArray[Any]] | None,
+    criteria: list[float] | None,
+) -> dict[str, Any]:
+    """Fitted attributes after a call, from the memory, history and likelihoods of the last one."""
+    federation, ids, _ = data
+    with Workers(settings.n_jobs) as workers:
+        if memory is None or history is None:
+            beginning = first_call(settings, ids, federation, initial, workers)
+        else:
+            beginning = next_call(settings, ids, federation, initial, memory, workers, history)
+        after, columns, unseen = read_call(settings, beginning, ids, workers)
+    # Kept apart from the history, whose last row may already hold an evaluation made by fit.
+    # If no client answered the first call, there is only that of its start.
+    known = [*(criteria or []), *unseen] or columns["log_likelihood"][:1].tolist()
+    new_ids = after.ids[0 if memory is None else len(memory.ids) :].copy()
+    return {**fitted_attributes(after, columns, known, settings), "new_client_ids_": new_ids}
 
 
 def first_call(

@@ -109,11 +109,6 @@ class FittedMixture(
         Returns
         -------
         posterior : ndarray of shape (n_samples, n_components), or a tuple with one for each client
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``.
         """
         return self._by_client(X, "predict_proba")
 
@@ -127,11 +122,6 @@ class FittedMixture(
         Returns
         -------
         posterior : array or DataFrame of shape (n_samples, n_components), or a tuple of them
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``.
         """
         return self._by_client(X, "predict_proba", container=self)
 
@@ -149,11 +139,6 @@ class FittedMixture(
         Returns
         -------
         log_likelihood : ndarray of shape (n_samples,), or a tuple with one for each client
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``.
         """
         return self._by_client(X, "score_samples")
 
@@ -174,11 +159,6 @@ class FittedMixture(
         Returns
         -------
         log_likelihood : float
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = sum_of_rows(self.score_samples(X), X, sample_weight)
         return log_likelihood / n_samples
@@ -197,11 +177,6 @@ class FittedMixture(
         -------
         aic : float
             ``-2 * log_likelihood + 2 * n_parameters``.
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, _ = sum_of_rows(self.score_samples(X), X, sample_weight)
         return -2 * log_likelihood + 2 * self._n_parameters()
@@ -218,11 +193,6 @@ class FittedMixture(
         -------
         bic : float
             ``-2 * log_likelihood + log(n_samples) * n_parameters``.
-
-        Raises
-        ------
-        NotFittedError, TypeError, ValueError
-            As in ``predict``; and if ``sample_weight`` does not match X.
         """
         log_likelihood, n_samples = sum_of_rows(self.score_samples(X), X, sample_weight)
         return -2 * log_likelihood + float(np.log(n_samples)) * self._n_parameters()

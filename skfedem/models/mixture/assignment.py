@@ -326,4 +326,3 @@ _CENTERS = {
     "k-means++": _plusplus_centers,
     "random_from_data": _rows_as_centers,
 }
-INIT_PARAMS = (*_CENTERS, "random")

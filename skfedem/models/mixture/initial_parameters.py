@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._federation import SetUp
 from ..._messages import label_repr, repr_of
-from ..._parameters import check_shape, check_shares
+from ..._parameters import check_choice, check_number, check_shape, check_shares
 from ..._typing import CovarianceType, FloatArray, InitParams
 from .covariances import COVARIANCES
 from .gaussian_mixture import GaussianMixtureModel
@@ -41,6 +42,19 @@ class MixtureParameters:
     weights_init: ArrayLike | None = None
     means_init: ArrayLike | None = None
     precisions_init: ArrayLike | None = None
+
+
+def check_mixture_parameters(settings: MixtureParameters) -> None:
+    """Raise TypeError or ValueError for an invalid parameter; initial values are checked later."""
+    size = settings.n_components
+    is_data = hasattr(size, "__len__") and not isinstance(size, str)
+    hint = "Pass data to fit. GridSearchCV compares several numbers." if is_data else ""
+    check_number("n_components", size, kind=Integral, low=1, hint=hint)
+    check_choice("covariance_type", settings.covariance_type, tuple(COVARIANCES))
+    check_choice("init_params", settings.init_params, get_args(InitParams))
+    hint = "Use 0 to add nothing to the covariances."
+    check_number("reg_covar", settings.reg_covar, low=0, hint=hint)
+    check_number("n_init", settings.n_init, kind=Integral, low=1, hint="Use 1 for a single start.")
 
 
 class InitialParameters(NamedTuple):
