@@ -65,6 +65,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     unobserved_columns_: IntArray
     row_offsets_: IntArray | None
     client_drift_: FloatArray
+    dispersion_: float
+    serial_correlation_: float
     n_clients_: int
     client_ids_: NDArray[Any]
     n_features_in_: int
