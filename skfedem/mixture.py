@@ -377,7 +377,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
         ----------
         X, y
             As in ``fit``.
-        **fit_params
+        fit_params : dict
             Further arguments of ``fit``.
 
         Returns

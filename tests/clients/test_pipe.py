@@ -133,7 +133,7 @@ def test_processes_fit_what_threads_fit_to_the_bit(name, processes):
 )
 def test_transformers_of_processes_are_those_of_threads(estimator, module, processes, monkeypatch):
     want = clone(estimator).fit(TABLES)
-    monkeypatch.setattr(module, "LocalClients", processes)
+    monkeypatch.setattr(module, "clients_of", lambda X, federation, workers: processes(federation))
     got = clone(estimator).fit(TABLES)
     assert vars(got).keys() == vars(want).keys()
     for name, value in vars(want).items():
