@@ -1,4 +1,4 @@
-"""Rows of three components at six clients, and settings of fits, for all ``test_mixture*.py``.
+"""Rows of three components at six clients, and settings of fits, for all ``mixture/*.py``.
 
 ``X`` has all rows, mixed up, ``COMPONENTS`` and ``OWNERS`` say of each where it is from, and
 ``CLIENTS`` has them client by client.
