@@ -171,6 +171,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Number of rounds.
     converged_ : bool
         Whether ``tol`` was reached.
+    setup_messages_ : list of SetUpMessage
+        What clients sent and received outside of rounds: the name of each message, the number of
+        clients, and all their bits up and down; see :doc:`/what_leaves_a_client`.
     history_ : dict of ndarray
         History of the fit: row 0 is the start, row r the state after round r. The entries are
         ``round``, ``epoch``, ``objective`` (nats), ``field_sq_norm`` (squared norm of the change of

@@ -193,6 +193,9 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         Standard error of ``log_likelihood_`` due to sampling; 0 by quadrature.
     shrinkage_ : dict of float
         ``1 - Var(η̂) / ω²`` of each random effect, where η̂ are the modes.
+    setup_messages_ : list of SetUpMessage
+        What clients sent and received outside of rounds: the name of each message, the number of
+        clients, and all their bits up and down; see :doc:`/what_leaves_a_client`.
     history_ : dict of ndarray
         History of the fit: row 0 is the start, row r the state after round r. The entries are
         those of :class:`FederatedGaussianMixture`, without ``weights`` (the log-likelihood is in

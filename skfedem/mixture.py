@@ -174,6 +174,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
         before they were read.
     lower_bounds_ : list of float
         The log-likelihoods that were computed during the fit.
+    setup_messages_ : list of SetUpMessage
+        What clients sent and received before the rounds of the last call: the name of each message,
+        the number of clients, and all their bits up and down; see :doc:`/what_leaves_a_client`.
     history_ : dict of ndarray
         History of the fit: row 0 is the start, row r the state after round r. The entries are
         ``round``, ``epoch``, ``log_likelihood``, ``field_sq_norm`` (||H||², of the server's

@@ -106,6 +106,11 @@ def inclusion_probability(participation: Participation, n_clients: int) -> float
     """
     check_counts(n_clients=n_clients)
     check_participation(participation, n_clients)
+    return share_of(participation, n_clients)
+
+
+def share_of(participation: Participation, n_clients: int) -> float:
+    """``inclusion_probability`` of numbers that have been checked."""
     if isinstance(participation, Integral):
         return int(participation) / int(n_clients)
     return float(participation)

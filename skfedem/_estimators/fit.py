@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
@@ -103,6 +104,7 @@ def fit(
             steps, clients, seeds, type(estimator).__name__, resume_from, task
         )
         fitted = steps.fitted(problem, state, clients)
+    fitted["setup_messages_"] = list(clients.messages)
     store(estimator, fitted)
     task.end()
     steps.warn(problem, state, fitted)
@@ -133,9 +135,11 @@ def best_run(
         try:
             seed = seed_of(settings, seed, resume_from)
             own = problem._replace(task=problem.task._replace(seed=seed))
-            del clients.messages[n_common:]  # those of an earlier start
+            earlier = clients.bits(n_common)  # of earlier starts
             clients.join(problem.solver, own.task)
-            start = steps.start(own, clients).after(*clients.bits())
+            start = steps.start(own, clients)
+            sent, received = np.subtract(clients.bits(), earlier).tolist()
+            start = start.after(sent, received)
             tasks = task and task.begin_start(lambda now: steps.so_far(problem, now))
             options = options_of(settings, own)
             checkpoint = checkpoint_of(settings, name, own, clients, options.step_size, resume_from)

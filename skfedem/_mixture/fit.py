@@ -63,7 +63,6 @@ class MixtureFit(NamedTuple):
         if memory is None:
             return standardise(settings, clients, initial, settings.batch_size)
         check_distance_of_rows(memory.model, initial, clients, self.ids)
-        clients.messages.clear()
         return standardised_again(settings, memory.model, clients, initial)
 
     def start(self, problem: Problem, clients: Clients) -> Start:

@@ -20,7 +20,7 @@ from .._parallel import Workers
 from .._parameters import is_auto
 from .._random import seeds_of_runs
 from .._typing import FloatArray
-from ..clients.local import LocalClients
+from ..clients.local import LocalClients, SetUpMessage
 from ..models._base import Start
 from ..models.mixture.domain import in_domain, shrunk_into_domain
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
@@ -72,14 +72,17 @@ class Beginning(NamedTuple):
         State of the server and the known clients, without new clients.
     history : dict of ndarray
         History of the earlier calls; for the first call, of its start.
+    messages : list of SetUpMessage
+        What clients sent and received before the rounds.
     bits : tuple of int
-        Bits that clients sent and received before the rounds, which are not yet in the history.
+        Their bits, as far as they are not yet in the history.
     """
 
     problem: Problem
     federation: Federation
     memory: FittedState
     history: dict[str, NDArray[Any]]
+    messages: list[SetUpMessage]
     bits: tuple[int, int]
 
 
@@ -103,7 +106,11 @@ def run_call(
     # If no client answered the first call, there is only that of its start.
     known = [*(criteria or []), *unseen] or columns["log_likelihood"][:1].tolist()
     new_ids = after.ids[0 if memory is None else len(memory.ids) :].copy()
-    return {**fitted_attributes(after, columns, known, settings), "new_client_ids_": new_ids}
+    return {
+        **fitted_attributes(after, columns, known, settings),
+        "new_client_ids_": new_ids,
+        "setup_messages_": beginning.messages,
+    }
 
 
 def first_call(
@@ -134,7 +141,7 @@ def first_call(
     # The rounds will read these rows again. If the start counted all of them, it would be forgotten
     # more slowly if few clients answer.
     memory = memory._replace(totals=np.zeros(len(ids)), n_samples=_n_expected(problem))
-    return Beginning(problem, federation, memory, history, (0, 0))
+    return Beginning(problem, federation, memory, history, clients.messages, (0, 0))
 
 
 def _problem_of_call(
@@ -175,9 +182,9 @@ def _best_start(
     max_iter = _rounds_of_fit(settings, problem, initial)
     best, largest, n_common = None, np.nan, len(clients.messages)
     for seed in seeds:
-        del clients.messages[n_common:]
+        earlier = clients.bits(n_common)  # of earlier starts
         start = start_run(model, clients, settings.init_params, initial, seed)
-        start = start.after(*clients.bits())
+        start = start.after(*np.subtract(clients.bits(), earlier).tolist())
         if max_iter == 0 and len(seeds) == 1:
             return start  # saves a pass over all rows for the likelihood
         fitted = _fitted(settings, problem, start, max_iter, clients)
@@ -251,7 +258,6 @@ def next_call(
     """Start of a later call: the end of an earlier call or of a fit."""
     clients = LocalClients(federation, workers)
     check_distance_of_rows(memory.model, initial, clients, ids)
-    clients.messages.clear()
     memory, units_before = _in_new_domain(settings, initial, memory), memory.model.units
     model = with_axes_of(memory.model, clients)
     model = with_parameters(model, settings.reg_covar, initial.fixed_covariance)
@@ -267,7 +273,8 @@ def next_call(
         totals: Any = memory.row_weight * memory.totals
         controls = np.zeros((len(memory.ids), model.n_statistics))
         memory = memory._replace(controls=controls, states=NoStates(), totals=totals)
-    return Beginning(problem, federation, memory, history, clients.bits())
+    bits = clients.bits()
+    return Beginning(problem, federation, memory, history, clients.messages, bits)
 
 
 def _in_new_domain(settings: Any, initial: InitialParameters, memory: FittedState) -> FittedState:

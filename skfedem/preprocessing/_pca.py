@@ -21,7 +21,7 @@ from .._parallel import Workers
 from .._parameters import check_number, check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
-from ..clients.local import clients_of
+from ..clients.local import SetUpMessage, clients_of
 from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_for_products, pooled_moments
 
@@ -82,6 +82,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     downlink_bits_ : int
         Bits that all clients together received: the mean, its correction, the components and, with
         ``whiten``, the variances.
+    setup_messages_ : list of SetUpMessage
+        What clients sent and received: the name of each message, the number of clients, and all
+        their bits up and down; see :doc:`/what_leaves_a_client`.
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
@@ -129,6 +132,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     noise_variance_: float
     n_components_: int
     n_samples_: int
+    setup_messages_: list[SetUpMessage]
     uplink_bits_: int
     downlink_bits_: int
     n_clients_: int
@@ -208,6 +212,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             noise_variance_=float(variances[size:].mean()) if size < largest else 0.0,
             n_components_=size,
             n_samples_=n_samples,
+            setup_messages_=local.messages,
             uplink_bits_=uplink_bits,
             downlink_bits_=downlink_bits,
         )

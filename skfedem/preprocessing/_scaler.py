@@ -19,7 +19,7 @@ from .._parallel import Workers
 from .._parameters import check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
-from ..clients.local import clients_of
+from ..clients.local import SetUpMessage, clients_of
 from ._fitted import fitted_clients, read_transformed
 from ._moments import n_rows_of_sums, only_counts, pooled_moments
 
@@ -61,6 +61,9 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         mean and of their squares, at 64 bits per number.
     downlink_bits_ : int
         Bits that all clients together received: the mean, its correction and the scale.
+    setup_messages_ : list of SetUpMessage
+        What clients sent and received: the name of each message, the number of clients, and all
+        their bits up and down; see :doc:`/what_leaves_a_client`.
     n_clients_ : int
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
@@ -98,6 +101,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     var_: FloatArray | None
     scale_: FloatArray | None
     n_samples_seen_: int | IntArray
+    setup_messages_: list[SetUpMessage]
     uplink_bits_: int
     downlink_bits_: int
     n_clients_: int
@@ -168,6 +172,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             var_=variance,
             scale_=scale,
             n_samples_seen_=int(counts[0]) if (counts == counts[0]).all() else counts,
+            setup_messages_=local.messages,
             uplink_bits_=uplink_bits,
             downlink_bits_=downlink_bits,
         )

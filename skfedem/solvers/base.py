@@ -26,7 +26,7 @@ from .._serialization import serializable
 from .._typing import FloatArray, IntArray, Participation, Schedule
 from ..compression import Compressor
 from ..models._base import Estimate, Model, Parameters
-from ..participation import inclusion_probability
+from ..participation import share_of
 from .messages import AggregatedMessages, Message
 
 
@@ -113,7 +113,7 @@ class Problem(NamedTuple):
     @property
     def inclusion_probability(self) -> float:
         """p, also if ``participation`` is a number of clients."""
-        return inclusion_probability(self.participation, self.sizes.n_clients)
+        return share_of(self.participation, self.sizes.n_clients)
 
     @property
     def exact(self) -> bool:

@@ -348,3 +348,21 @@ def test_rounds_that_are_not_evaluated_are_printed_without(capsys):
     assert "nan" not in "".join(lines)
     assert "log-likelihood" in lines[6]
     assert "log-likelihood" not in lines[5]
+
+
+def test_messages_outside_of_rounds_are_listed():
+    gm = FederatedGaussianMixture(2, n_init=2, random_state=0, warm_start=True).fit(CLIENTS)
+    units = ["mean_of_rows", "second_moment", "second moment"]
+    start = ["centroids_of_rows", "statistics_of_nearest"]
+    assert [message.name for message in gm.setup_messages_] == units + 2 * start
+    first = [message for k, message in enumerate(gm.setup_messages_) if k < 3 or k >= 5]
+    other = gm.setup_messages_[:5]
+    bits = {sum(own.uplink_bits for own in messages) for messages in (first, other)}
+    assert gm.history_["uplink_bits"][0] in bits
+    # Later, all clients say how many of their rows are too far away.
+    gm.fit(CLIENTS)
+    assert gm.setup_messages_[0].name == "n_rows_too_far"
+    assert gm.history_["uplink_bits"][0] == sum(own.uplink_bits for own in gm.setup_messages_)
+    gm.partial_fit(CLIENTS)
+    assert [message.name for message in gm.setup_messages_] == ["n_rows_too_far"]
+    assert gm.setup_messages_[0].uplink_bits == 0  # nobody has such rows

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..._federation import SetUp
+from ..._history import FLOAT_BITS
 from ..._messages import label_repr, repr_of
 from ..._parameters import check_choice, check_number, check_shape, check_shares
 from ..._typing import CovarianceType, FloatArray, InitParams
@@ -162,16 +163,21 @@ def check_distance_of_rows(
     ``ids`` are the labels of the clients. A feature that has been constant so far has no unit yet,
     unless the covariance is known.
     """
-    has_unit = (model.units.standard_deviations > 0) | (initial.fixed_covariance is not None)
-    if not clients.mean(n_rows_too_far, model, _FARTHEST, has_unit)[0] > 0:
+    question = model, _FARTHEST, initial.fixed_covariance is not None
+    # Clients without such rows need not answer.
+    if not clients.sum(n_rows_too_far, *question, n_bits=_bits_of_refusal)[0] > 0:
         return
     every = np.arange(clients.sizes.n_clients)
-    counts = np.concatenate(clients.collect(n_rows_too_far, every, model, _FARTHEST, has_unit))
+    counts = np.concatenate(clients.collect(n_rows_too_far, every, *question))
     raise ValueError(
         f"Expected rows within {_FARTHEST:g} standard deviations of those that the first call or "
         f"fit had, got {counts.max():.0f} beyond for client {label_repr(ids[counts.argmax()])}. "
         "Drop such rows, or start over with warm_start=False if the units have changed."
     )
+
+
+def _bits_of_refusal(n_too_far: FloatArray) -> int:
+    return FLOAT_BITS * int(n_too_far[0] > 0)
 
 
 def check_spread(model: GaussianMixtureModel, name: str, covariances: FloatArray | None) -> None:

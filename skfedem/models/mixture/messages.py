@@ -121,12 +121,16 @@ def expected_statistics(
 
 
 def n_rows_too_far(
-    rows: ClientRows, model: GaussianMixtureModel, limit: float, has_unit: NDArray[Any]
+    rows: ClientRows, model: GaussianMixtureModel, limit: float, is_known: bool
 ) -> FloatArray:
-    """Number of each client's rows beyond ``limit`` standard deviations, shape (n_clients, 1)."""
+    """Number of each client's rows beyond ``limit`` standard deviations, shape (n_clients, 1).
+
+    A feature that has been constant so far has no unit, unless the covariance ``is_known``.
+    """
     federation, clients, _ = rows
     counts = np.zeros((len(clients), 1))
     units = model.units
+    has_unit = (units.standard_deviations > 0) | is_known
     for group, block, lengths, _ in read(federation, clients, model.block_rows):
         far = ((np.abs(block - units.center) > limit * units.scale) & has_unit).any(axis=1)
         counts[group, 0] += np.add.reduceat(far, np.cumsum(lengths) - lengths, dtype=float)
