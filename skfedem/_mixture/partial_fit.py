@@ -341,6 +341,7 @@ def read_call(
         settings.client_weights,
         weighted=federation.sample_weight is not None,
     )
+    beginning.messages.extend(clients.messages)
     # Bits that were sent before the rounds are counted in the first round, with sums of weights.
     sent, received = map(add, beginning.bits, clients.bits())
     row = rounds.row(0)
