@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, validate_data
 
 from .._federation import Elsewhere, Federation, offsets_of, sample_weight_of, weights_of_clients
-from .._messages import label_repr
 from .._rows import JoinedRows, ReorderedRows, Rows, precision_of
 from .._typing import ClientsLike, ClientWeights, FloatArray, IntArray, RowWeights, Table
 from .features import set_columns, set_features
@@ -99,7 +98,7 @@ def read_clients(
         return ClientData(_federation(rows, offsets, None, client_weights), ids)
     check_weights(weights, locate)
     weights = weights if order is None else weights[order]
-    rows, offsets, weights = _positive(rows, offsets, weights, ids)
+    rows, offsets, weights, ids = _positive(rows, offsets, weights, ids)
     if (weights == 1).all():
         return ClientData(_federation(rows, offsets, None, client_weights), ids)
     if drop_equal_weights and (weights == weights[0]).all():
@@ -188,18 +187,15 @@ def _selected(rows: Rows, positions: IntArray) -> Rows:
 
 def _positive(
     rows: Rows, offsets: IntArray, weights: FloatArray, ids: NDArray[Any]
-) -> tuple[Rows, IntArray, FloatArray]:
-    """Rows with positive weights; raise if a client has none."""
+) -> tuple[Rows, IntArray, FloatArray, NDArray[Any]]:
+    """Rows with positive weights, and the clients that have any."""
     kept = weights > 0
-    counts = np.add.reduceat(kept, offsets[:-1], dtype=np.intp)
-    if not counts.all():
-        raise ValueError(
-            "Expected a row with a positive sample_weight for every client, got weights that are "
-            f"all zero for client {label_repr(ids[np.argmin(counts)])}. Leave such clients out."
-        )
     if kept.all():
-        return rows, offsets, weights
-    return _selected(rows, np.flatnonzero(kept)), offsets_of(counts), weights[kept]
+        return rows, offsets, weights, ids
+    counts = np.add.reduceat(kept, offsets[:-1], dtype=np.intp)
+    has_rows = counts > 0
+    offsets = offsets_of(counts[has_rows])
+    return _selected(rows, np.flatnonzero(kept)), offsets, weights[kept], ids[has_rows]
 
 
 def _federation(

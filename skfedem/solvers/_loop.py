@@ -88,6 +88,8 @@ def run(
         )
     stopped_by: StoppedBy | None = None
     try:
+        if checkpoint and _is_over(state, options):
+            checkpoint.after_round(state, clients, over=True)
         while not (stopped_by or _is_over(state, options)):
             if tasks:
                 tasks.begin_round(state)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Not converged")
 
 
 @every_case
-@pytest.mark.parametrize("stopped_after", [1, 7])
+@pytest.mark.parametrize("stopped_after", [0, 1, 7])
 def test_a_resumed_fit_is_the_uninterrupted_one(estimator, data, stopped_after, tmp_path):
     path = tmp_path / "run.npz"
     clients = data()
