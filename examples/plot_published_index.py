@@ -12,7 +12,9 @@ lies in the folder given by the environment variable ``SKFEDEM_DATA`` (default: 
 otherwise simulated.
 """
 
+import argparse
 import os
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -21,6 +23,11 @@ import pandas as pd
 
 from skfedem import FederatedMatrixImputer
 from skfedem.datasets import read_counts
+
+parser = argparse.ArgumentParser(description="Totals, an index and a trend of skylarks.")
+parser.add_argument("--output", help="file to save the figure to")
+# The kernel of a notebook has options of its own.
+options = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
 path = Path(os.environ.get("SKFEDEM_DATA", "data")) / "skylark.dat"
 if path.exists():
@@ -67,4 +74,7 @@ axis.set(xlabel="year", ylabel=f"index ({index['column'][0]} = 1)", ylim=(0, Non
 axis.set_title(f"{trend.multiplicative:.3f} ± {trend.multiplicative_error:.3f} a year")
 axis.legend(loc="lower right")
 axis.grid(alpha=0.3)
-plt.show()
+if options.output:
+    figure.savefig(options.output, dpi=120)
+else:
+    plt.show()

@@ -253,9 +253,10 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
             Only the ratios of weights matter, and an integer weight is equivalent to repeating the
             row. Minibatches draw rows in proportion to their weights, with replacement.
         resume_from : path-like, default=None
-            Checkpoint to resume from, of a run with the same data and parameters (but for the
-            length of the run, ``n_jobs``, ``verbose`` and the like). The result is bit for bit that
-            of an uninterrupted run, except for an additional evaluation in ``history_``.
+            Checkpoint to resume from, of a run with the same data and parameters; ``max_iter``,
+            ``max_epochs``, ``checkpoint``, ``checkpoint_every``, ``n_jobs``, ``verbose`` and
+            ``warm_start`` may differ, and ``random_state`` may be None. The result is bit for bit
+            that of an uninterrupted run, except for an additional evaluation in ``history_``.
 
         Returns
         -------

@@ -98,6 +98,7 @@ def test_an_index_is_published(monkeypatch, tmp_path, capsys):
     pyplot.switch_backend("agg")
     monkeypatch.chdir(tmp_path)  # without the file of the skylarks
     monkeypatch.delenv("SKFEDEM_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["plot_published_index.py"])
     runpy.run_path(str(EXAMPLES / "plot_published_index.py"), run_name="__main__")
     assert "a year: moderate increase" in capsys.readouterr().out  # 5 % were simulated
     assert len(pyplot.gcf().axes) == 1

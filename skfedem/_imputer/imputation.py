@@ -36,6 +36,7 @@ from .._typing import (
     Table,
     Transformed,
 )
+from ..clients.local import SetUpMessage
 from ..models.matrix.families import FAMILIES, Family
 from ..models.matrix.main_effects import LEAST_PENALTY
 from ..models.matrix.row_regression import fit_rows
@@ -61,6 +62,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     n_iter_: int
     converged_: bool
     history_: dict[str, NDArray[Any]]
+    setup_messages_: list[SetUpMessage]
     unobserved_rows_: IntArray
     unobserved_columns_: IntArray
     row_offsets_: IntArray | None

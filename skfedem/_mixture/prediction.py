@@ -34,6 +34,7 @@ from .._typing import (
     RowWeights,
     Transformed,
 )
+from ..clients.local import SetUpMessage
 from ..models.mixture.covariances import COVARIANCES
 
 _Method = Literal["predict", "predict_proba", "score_samples"]
@@ -63,6 +64,7 @@ class FittedMixture(
     lower_bound_: float
     lower_bounds_: list[float]
     history_: dict[str, NDArray[Any]]
+    setup_messages_: list[SetUpMessage]
     client_drift_: FloatArray
     new_client_ids_: NDArray[Any]
     n_clients_: int

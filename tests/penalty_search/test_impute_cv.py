@@ -109,6 +109,8 @@ def test_rounding_does_not_choose_among_alike_trials():
     assert search.best_params_["rank"] == 8
 
 
+# These counts are far from Poisson counts around penalised effects.
+@pytest.mark.filterwarnings("ignore:The dispersion of the counts")
 @pytest.mark.parametrize(("spread", "best"), [(0.1, 100.0), (2.0, 1.0)])
 def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
     # Sites that hardly differ, and sites that differ by an order of magnitude; two cells of each.
@@ -137,6 +139,8 @@ def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
             assert_array_equal(alone.fitted_mean(), search.fitted_mean())
 
 
+# These counts are far from Poisson counts around penalised effects.
+@pytest.mark.filterwarnings("ignore:The dispersion of the counts")
 def test_larger_penalties_on_the_effects_are_tried_as_long_as_they_are_better():
     # One large flock: scores of folds differ by far more than those of penalties.
     rng = np.random.default_rng(0)
