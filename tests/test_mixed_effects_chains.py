@@ -231,7 +231,8 @@ def test_five_parameters_are_fitted_and_their_likelihood_is_sampled():
     modes, means = (fit.individual_parameters(data, kind) for kind in ("mode", "mean"))
     assert_allclose(means[list(start)], modes[list(start)], atol=0.05)
     # With one design for all subjects, maximum likelihood is least squares of their mean.
-    best = np.linalg.lstsq(design, data["dv"].to_numpy().reshape(40, 8).mean(axis=0))[0]
+    means = data["dv"].to_numpy().reshape(40, 8).mean(axis=0)
+    best = np.linalg.lstsq(design, means, rcond=None)[0]
     error = np.sqrt(np.diagonal(np.linalg.inv(design.T @ np.linalg.solve(covariance, design))) / 40)
     got = np.array(list(fit.population_parameters_.values()))
     assert (np.abs(got - best) < 0.5 * error).all()
