@@ -219,17 +219,21 @@ def test_an_average_has_the_share_of_a_new_axis_too(covariance_type):
 
 @pytest.mark.parametrize("noise", [{}, {"omega": 1.0, "participation": 0.5}])
 def test_an_average_of_shared_covariances_stands_components_that_wait(noise):
-    rng = np.random.default_rng(0)
-    centers = np.array([-5.0, 0.0, 20.0])
-    gm = FederatedGaussianMixture(
-        3, covariance_type="tied", means_init=centers[:, None], batch_size=20, random_state=0
-    )
-    for n_components, n_rows in ((3, 500), (2, 40_000)):
-        rows = centers[rng.integers(n_components, size=n_rows)] + rng.normal(size=n_rows)
-        gm.set_params(**noise).partial_fit(rows[:, None], clients=np.arange(n_rows) % 5)
-    # Where the third component waits, its noise is in the covariance too: at most .14 in 94 seeds.
-    assert_allclose(gm.covariances_, 1.0, atol=0.2 if noise else 0.05)
-    assert_allclose(gm.means_.ravel()[:2], centers[:2], atol=0.05)
+    centers, fits = np.array([-5.0, 0.0, 20.0]), []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        gm = FederatedGaussianMixture(
+            3, covariance_type="tied", means_init=centers[:, None], batch_size=20, random_state=seed
+        )
+        for n_components, n_rows in ((3, 500), (2, 40_000)):
+            rows = centers[rng.integers(n_components, size=n_rows)] + rng.normal(size=n_rows)
+            gm.set_params(**noise).partial_fit(rows[:, None], clients=np.arange(n_rows) % 5)
+        fits.append(gm)
+    # Where the third component waits, its noise is in the covariance too, and one in forty streams
+    # ends further away; the standard deviation of the others is .02.
+    assert np.median([abs(gm.covariances_.item() - 1) for gm in fits]) < 0.05
+    means = np.median([gm.means_.ravel()[:2] for gm in fits], axis=0)
+    assert_allclose(means, centers[:2], atol=0.05)
 
 
 def test_ctrl_c_leaves_the_average_as_it_was(monkeypatch):
