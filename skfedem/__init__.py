@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from skfedem._perceptron.classifier import FederatedMLPClassifier
-from skfedem._perceptron.regressor import FederatedMLPRegressor
+from skfedem._networks.mlp_classifier import FederatedMLPClassifier
+from skfedem._networks.regressor import FederatedMLPRegressor
 from skfedem.impute import FederatedMatrixImputer
 from skfedem.impute_cv import FederatedMatrixImputerCV
 from skfedem.mixed_effects import FederatedNonlinearMixedEffects

@@ -38,7 +38,7 @@ from ._typing import FloatArray, IntArray, Seed
 
 # Purposes of streams, which never share numbers.
 PARTICIPATION, MINIBATCH, COMPRESSION, INITIALISATION, VALIDATION, CHAINS, GATES = range(7)
-IMPORTANCE = 7
+IMPORTANCE, DROPOUT = 7, 8
 
 # Kinds of streams of one address: 0 is that of ``generator``, 1 to 64 are those of clients that
 # need different amounts.

@@ -10,18 +10,15 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from .._random import INITIALISATION, generator
 from .._serialization import serializable
-from .._typing import FloatArray, IntArray
-
-Array = NDArray[Any]
-"""Numbers of type float32 or float64; results have the type of the parameters."""
+from .._typing import FloatArray
+from ._network import Array, Groups
 
 
 class Layer(NamedTuple):
@@ -45,24 +42,6 @@ class Layer(NamedTuple):
         return self.middle + self.n_units
 
 
-class Groups(NamedTuple):
-    """Groups of parameters that are kept or pruned together.
-
-    Attributes
-    ----------
-    members : ndarray of int, shape (n_parameters,)
-        Group of each parameter; -1 for parameters without one.
-    feeding : ndarray of int, shape (n_parameters,)
-        Group without which the parameter has no effect, since its input is then 0; -1 if none.
-    layers : ndarray of int, shape (n_groups,)
-        Layer of each group.
-    """
-
-    members: IntArray
-    feeding: IntArray
-    layers: IntArray
-
-
 @serializable
 class Perceptron(NamedTuple):
     """Multilayer perceptron of given layer sizes.
@@ -84,6 +63,21 @@ class Perceptron(NamedTuple):
     activation: str = "relu"
     loss: str = "log_loss"
     alpha: float = 0.0
+
+    @property
+    def n_activations(self) -> int:
+        """Number of activations of a row."""
+        return sum(self.sizes)
+
+    @property
+    def has_units(self) -> bool:
+        """Whether there are hidden units."""
+        return len(self.sizes) > 2
+
+    @property
+    def is_random(self) -> bool:
+        """False: there is no dropout."""
+        return False
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -160,22 +154,7 @@ class Perceptron(NamedTuple):
     def loss_and_gradient(
         self, parameters: Array, rows: Array, targets: Array, weights: Array
     ) -> tuple[Array, Array]:
-        """Weighted mean loss of each client's rows, and its gradient.
-
-        Parameters
-        ----------
-        parameters : ndarray of shape (n, n_parameters)
-        rows : ndarray of shape (n, n_rows, n_features)
-        targets : ndarray of shape (n, n_rows) or (n, n_rows, n_outputs)
-            Numbers of classes, or targets of a regression.
-        weights : ndarray of shape (n, n_rows)
-            Weights of rows that sum to 1 for each client; rows of weight 0 have no effect.
-
-        Returns
-        -------
-        losses : ndarray of shape (n,)
-        gradients : ndarray of shape (n, n_parameters)
-        """
+        """Weighted mean loss of each client's rows, and its gradient; see ``Network``."""
         activations = self._activations(parameters, rows)
         outputs = activations.pop()
         of_rows, error = self._losses_and_errors(outputs, targets)
@@ -233,14 +212,7 @@ class Perceptron(NamedTuple):
         return parameters
 
     def groups(self, kind: str) -> Groups:
-        """Groups of parameters for pruning.
-
-        Parameters
-        ----------
-        kind : {"units", "features", "weights"}
-            A hidden unit, with the coefficients of its inputs and its intercept; an input feature,
-            with its coefficients in the first layer; or each coefficient by itself.
-        """
+        """Groups of parameters for pruning; see ``Network``."""
         members = np.full(self.n_parameters, -1)
         feeding = np.full(self.n_parameters, -1)
         n_groups, layers = 0, []

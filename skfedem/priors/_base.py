@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_dense
+from ..models._network import Network
 
 Array = NDArray[Any]
 """Numbers of the type in which clients compute, float32 or float64."""
@@ -126,12 +127,12 @@ class Prior(ABC):
                 sections = contract[contract.index("\n\n") :]
                 method.__doc__ = getdoc(method) + sections  # type: ignore[operator]
 
-    def for_network(self, network: Any) -> Self:
+    def for_network(self, network: Network) -> Self:
         """Prior for the groups of parameters of a network; the same, unless ``gated``.
 
         Parameters
         ----------
-        network : Perceptron, or another network with its methods
+        network : Network
 
         Returns
         -------

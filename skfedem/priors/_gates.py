@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 
 from .._typing import BoolArray, FloatArray, IntArray
+from ..models._network import Groups
 
 Array = NDArray[Any]
 
@@ -20,7 +21,7 @@ _SHIFT = -_TEMPERATURE * float(np.log(-_LOW / _HIGH))
 
 
 class Grouping(NamedTuple):
-    """Groups of the parameters of a model, see ``models.perceptron.Groups``.
+    """Groups of the parameters of a model, see ``models._network.Groups``.
 
     ``sums`` is the matrix (n_parameters, n_groups) that adds up the members of each group.
     """
@@ -56,7 +57,7 @@ class Grouping(NamedTuple):
         return padded[..., self.members] & padded[..., self.feeding]
 
 
-def grouping(groups: Any) -> Grouping:
+def grouping(groups: Groups) -> Grouping:
     """Groups of a model with the matrix of sums."""
     grouped = np.flatnonzero(groups.members >= 0)
     shape = len(groups.members), len(groups.layers)

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from scipy.special import expit, logit
@@ -17,6 +17,7 @@ from .._parameters import check_choice, check_not_negative, check_number, check_
 from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_survivors
+from ..models._network import Network
 from ._base import Array, Local, Prior, Shared, Update, kept_differences, total
 from ._gates import (
     Grouping,
@@ -162,12 +163,12 @@ class SpikeSlabPrior(Prior):
         check_number("prune_threshold", self.prune_threshold, low=0, high=1, high_open=True)
         _check_inside("initial_probability", self.initial_probability)
 
-    def for_network(self, network: Any) -> Self:
+    def for_network(self, network: Network) -> Self:
         """Prior for the groups of parameters of a network."""
-        kind, has_units = self.gates, len(network.sizes) > 2
+        kind, has_units = self.gates, network.has_units
         if kind == "units" and not has_units:
             raise ValueError(
-                "Expected hidden layers with gates='units', got hidden_layer_sizes=(). Use "
+                "Expected a network with hidden layers for gates='units', got one without. Use "
                 "gates='features', or 'weights'."
             )
         if kind == "auto":

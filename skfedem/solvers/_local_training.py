@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .. import _random
 from .._federation import read
 from .._typing import FloatArray, IntArray
+from ..models._network import Network
 from ..priors import Local, Shared
 from .base import ClientGroup, Task
 
@@ -30,11 +31,10 @@ def n_steps(task: Task, lengths: IntArray) -> IntArray:
     return task.model.local_epochs * -(-lengths // size)
 
 
-def block_rows(network: Any) -> int:
+def block_rows(network: Network) -> int:
     """Number of rows in the minibatches of clients that are trained together."""
     # Stacks only pay where products are small; the others are left to threads.
-    is_shallow = len(network.sizes) == 2
-    return max(1, _TOGETHER // sum(network.sizes)) if is_shallow else 1
+    return 1 if network.has_units else max(1, _TOGETHER // network.n_activations)
 
 
 def stacks(task: Task, lengths: IntArray) -> list[IntArray]:
@@ -95,17 +95,24 @@ def train(
     losses : ndarray of shape (n,)
     """
     model, total, step = task.model, np.zeros(len(group.clients)), 0
+    network = model.network
     for rows, targets, weights in _minibatches(task, round_index, group):
         step += 1
         uniforms = gate_uniforms(task, round_index, group, shared, step)
         parameters, gates = model.prior.relaxed(shared, local, uniforms)
         dtype = parameters.dtype
-        losses, gradient = model.network.loss_and_gradient(
-            parameters, rows.astype(dtype, copy=False), targets, weights.astype(dtype, copy=False)
-        )
+        data = rows.astype(dtype, copy=False), targets, weights.astype(dtype, copy=False)
+        noise = (_noise(task, round_index, group, step),) if network.is_random else ()
+        losses, gradient = network.loss_and_gradient(parameters, *data, *noise)
         local = model.prior.step(shared, local, gates, gradient, correction, model.learning_rate)
         total += losses
     return local, total / step
+
+
+def _noise(task: Task, round_index: int, group: ClientGroup, step: int) -> FloatArray:
+    """Numbers from which random networks draw in a step, (n,)."""
+    address = task.seed, _random.DROPOUT, round_index, group.ids
+    return _random.client_uniforms(*address, 1, kind=step)[:, 0]
 
 
 def gate_uniforms(
@@ -172,7 +179,7 @@ def mean_losses(task: Task, group: ClientGroup, parameters: Array) -> FloatArray
     parameters : ndarray of shape (n_models, n_parameters)
     """
     network, federation = task.model.network, group.federation
-    size = max(1, _BLOCK // sum(network.sizes))
+    size = max(1, _BLOCK // network.n_activations)
     losses = np.zeros((len(group.clients), len(parameters)))
     for k, client in enumerate(group.clients):
         own = np.array([client])

@@ -25,6 +25,7 @@ from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_dense
 from ..models._base import BaseModel, Start
+from ..models._network import Network
 from ..priors import Prior, Shared, Update
 from ._local_training import block_rows, gate_uniforms, mean_losses, n_steps, stacks, train
 from ._updates import compressed, decode, encode
@@ -42,7 +43,7 @@ class HierarchicalModel(BaseModel):
 
     Parameters
     ----------
-    network : Perceptron, or another network with its methods
+    network : Network
     prior : Prior
     local_epochs : int
         Number of passes over a client's rows in a round.
@@ -55,7 +56,7 @@ class HierarchicalModel(BaseModel):
         Type of the numbers in uncompressed messages.
     """
 
-    network: Any
+    network: Network
     prior: Prior
     local_epochs: int = 1
     learning_rate: float = 0.05

@@ -1,4 +1,4 @@
-"""Runs of a federated perceptron: their start, new or continued, and their rounds."""
+"""Runs of a federated network: their start, new or continued, and their rounds."""
 
 from __future__ import annotations
 

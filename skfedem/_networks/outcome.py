@@ -1,4 +1,4 @@
-"""Fitted attributes of a federated perceptron from the state of a run, and its warnings."""
+"""Fitted attributes of a federated network from the state of a run, and its warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from .._messages import label_repr, warn
-from ..models.perceptron import Perceptron
+from ..priors import Shared
 from ..solvers._report import warn_interrupted
 from ..solvers._state import RunState
 from ..solvers.base import Problem
@@ -21,39 +21,16 @@ from .run import Units
 
 
 def so_far_fitted(
-    problem: Problem,
-    state: RunState,
-    attributes: dict[str, Any],
-    ids: NDArray[Any],
-    units: Units | None,
+    problem: Problem, shared: Shared, ids: NDArray[Any], units: Units | None
 ) -> dict[str, Any]:
-    """Fitted attributes after a round, and those that were known before the first one."""
-    network, shared = problem.model.network, state.server.statistics
-    centres = shared.weights
-    if units is not None:
-        centres = network.with_outputs_in(centres, units.mean, units.scale)
-    layers = network.split(centres if len(centres) > 1 else centres[0])
+    """Fitted attributes after a round, without those of the network."""
     return {
-        "coefs_": [coefficients.copy() for coefficients, _ in layers],
-        "intercepts_": [intercepts.copy() for _, intercepts in layers],
-        "n_layers_": len(network.sizes),
-        "n_outputs_": network.sizes[-1],
-        "out_activation_": _out_activation(network),
         "sparsity_": sparsity(problem.model.prior, shared),
         "n_clients_": len(ids),
         "client_ids_": ids.copy(),
-        "_activation": network.activation,
         "_memory": None,
         "_units": units,
-        **attributes,
     }
-
-
-def _out_activation(model: Perceptron) -> str:
-    """Name of the function of the outputs, as in scikit-learn."""
-    if model.loss == "squared_error":
-        return "identity"
-    return "logistic" if model.sizes[-1] == 1 else "softmax"
 
 
 def history_after(

@@ -1,4 +1,4 @@
-"""From the parameters of a federated perceptron to its prior and its problem.
+"""From the parameters of a federated network to its prior and its problem.
 
 ``estimator`` and ``settings`` are the estimator, of which only parameters are read.
 """
@@ -23,7 +23,7 @@ from .._parameters import (
     is_auto,
 )
 from .._typing import ClientWeights
-from ..models.perceptron import ACTIVATIONS, Perceptron
+from ..models._network import Network
 from ..participation import check_participation
 from ..priors import GaussianPrior, LaplacePrior, MixturePrior, Prior, SpikeSlabPrior
 from ..solvers._from_parameters import check_compressor, compressor_of, worst_omega
@@ -42,11 +42,8 @@ _PRECISION_OF_MIXTURES = 0.1
 
 
 def check_parameters(estimator: Any) -> None:
-    """Raise TypeError or ValueError for an invalid parameter."""
-    for size in hidden_sizes(estimator):
-        check_number("hidden_layer_sizes", size, kind=Integral, low=1)
-    check_choice("activation", estimator.activation, ACTIVATIONS)
-    check_not_negative(alpha=estimator.alpha, omega=estimator.omega)
+    """Raise TypeError or ValueError for an invalid parameter that all networks have."""
+    check_not_negative(omega=estimator.omega)
     prior_of(estimator)
     check_switch("control_variates", estimator.control_variates)
     check_choice("server_optimizer", estimator.server_optimizer, SERVER_OPTIMIZERS)
@@ -70,12 +67,6 @@ def check_parameters(estimator: Any) -> None:
     check_compressor(estimator.compressor, estimator.omega)
     check_checkpoint_parameters(estimator)
     _check_combination(estimator, prior_of(estimator))
-
-
-def hidden_sizes(estimator: Any) -> tuple[Any, ...]:
-    """Numbers of units of the hidden layers."""
-    sizes = estimator.hidden_layer_sizes
-    return tuple(sizes) if hasattr(sizes, "__iter__") else (sizes,)
 
 
 def _check_combination(estimator: Any, prior: Prior) -> None:
@@ -144,7 +135,7 @@ def prior_of(estimator: Any) -> Prior:
     )
 
 
-def problem_of(settings: Any, network: Perceptron, sizes: ClientSizes, seed: int) -> Problem:
+def problem_of(settings: Any, network: Network, sizes: ClientSizes, seed: int) -> Problem:
     """Problem of a fit with the parameters of an estimator."""
     model = HierarchicalModel(
         network,

@@ -1,4 +1,4 @@
-"""Predictions of a fitted perceptron: those of the global model, and of the clients' own."""
+"""Predictions of a fitted network: those of the global model, and of the clients' own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .._data.tables import is_client_list
 from .._data.targets import targets_of_rows
 from .._rows import Rows, in_blocks, take_rows
 from .._typing import ClientsLike, FloatArray, RowWeights, Table
-from ..models.perceptron import Perceptron
+from ..models._network import Network
 
 # Number of activations that are computed at once.
 _BLOCK = 2**21
@@ -34,7 +34,7 @@ Answer = Any
 """An array for one table, or a tuple of arrays for a list of clients."""
 
 
-class FittedPerceptron(BaseEstimator):
+class FittedNetwork(BaseEstimator):
     """Predictions by the attributes that ``fit`` has set."""
 
     _loss: Literal["log_loss", "squared_error"]
@@ -45,7 +45,7 @@ class FittedPerceptron(BaseEstimator):
         """Probabilities of classes, or predicted targets, of shape (n_samples, n_outputs)."""
         check_is_fitted(self)
         check_not_name(clients)
-        model, centres = self._fitted_model()
+        model, centres = self._fitted_network()
         answer = partial(self._of_table, model=model, centres=centres)
         if is_client_list(X):
             check_no_labels(clients)
@@ -70,15 +70,16 @@ class FittedPerceptron(BaseEstimator):
         ]
         return np.concatenate(parts)[np.argsort(order)]
 
-    def _of_table(self, table: object, model: Perceptron, centres: Array) -> Array:
+    def _of_table(self, table: object, model: Network, centres: Array) -> Array:
         """Responses for the rows of one table, from one model or the mean of several."""
         return self._of_rows(read_rows(self, table), model, centres)
 
-    def _of_rows(self, rows: Rows, model: Perceptron, centres: Array) -> Array:
+    def _of_rows(self, rows: Rows, model: Network, centres: Array) -> Array:
         def of_block(block: Array) -> Array:
-            return np.mean([self._of_outputs(model, block, own) for own in centres], axis=0)
+            outputs = [model.outputs(own.astype(block.dtype), block) for own in centres]
+            return np.mean([self._of_outputs(own, model) for own in outputs], axis=0)
 
-        return in_blocks(rows, max(1, _BLOCK // sum(model.sizes)), of_block)
+        return in_blocks(rows, max(1, _BLOCK // model.n_activations), of_block)
 
     def _score(
         self,
@@ -109,21 +110,15 @@ class FittedPerceptron(BaseEstimator):
         """Predictions for rows."""
         raise NotImplementedError
 
-    def _of_outputs(self, model: Perceptron, rows: Array, parameters: Array) -> Array:
-        """Responses of one model."""
+    def _of_outputs(self, outputs: Array, model: Any) -> Array:
+        """Responses of one model, from its outputs."""
         raise NotImplementedError
 
-    def _fitted_model(self) -> tuple[Perceptron, FloatArray]:
-        """Perceptron, and the parameters of the models, of shape (n_models, d)."""
-        is_ensemble = self.coefs_[0].ndim == 3
-        parts = []
-        for coefficients, intercepts in zip(self.coefs_, self.intercepts_, strict=True):
-            shape = (len(coefficients), -1) if is_ensemble else (1, -1)
-            parts += [coefficients.reshape(shape), intercepts.reshape(shape)]
-        sizes = (self.n_features_in_, *(own.shape[-1] for own in self.intercepts_))
-        return Perceptron(sizes, self._activation, self._loss), np.concatenate(parts, axis=1)
+    def _fitted_network(self) -> tuple[Any, FloatArray]:
+        """Network, and the parameters of the models, of shape (n_models, d)."""
+        raise NotImplementedError
 
-    def _own_models(self, ids: NDArray[Any], model: Perceptron, centres: FloatArray) -> list[Array]:
+    def _own_models(self, ids: NDArray[Any], model: Any, centres: FloatArray) -> list[Array]:
         """Own model of each client, (1, d); all global models for one that never took part."""
         memory = self._memory
         if not memory.states.parameters.shape[1]:

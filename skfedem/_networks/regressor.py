@@ -10,8 +10,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 
 from .._typing import ClientsLike, RowWeights
-from ..models.perceptron import Perceptron
-from .estimator import FederatedMLP, Targets
+from .estimator import Targets
+from .perceptron import FederatedMLP
 
 Array = NDArray[Any]
 Answer = Any
@@ -183,8 +183,8 @@ class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
         """
         return self._score(r2_score, X, y, sample_weight, clients, personal)
 
-    def _of_outputs(self, model: Perceptron, rows: Array, parameters: Array) -> Array:
-        return model.outputs(parameters.astype(rows.dtype), rows)
+    def _of_outputs(self, outputs: Array, model: Any) -> Array:
+        return outputs
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

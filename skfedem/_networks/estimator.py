@@ -1,9 +1,9 @@
-"""Base class of the federated perceptrons: parameters, ``fit`` and ``partial_fit``."""
+"""Base class of the federated networks: ``fit``, and the rounds of ``partial_fit``."""
 
 from __future__ import annotations
 
 from math import nan
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,26 +18,16 @@ from .._parallel import Workers
 from .._parameters import read_parameters, unfitted
 from .._random import seeds_of_runs
 from .._rows import LabelledRows, precision_of
-from .._typing import (
-    ClientsLike,
-    ClientWeights,
-    CompressorName,
-    FilePath,
-    FloatArray,
-    RowWeights,
-    Seed,
-)
+from .._typing import ClientsLike, FilePath, FloatArray, RowWeights
 from ..clients.local import LocalClients
-from ..compression import Compressor
-from ..models.perceptron import Perceptron
-from ..priors import Prior
+from ..models._network import Network
 from ..solvers._fit_task import FitTask
 from ..solvers._fitted_state import FittedState, fitted_state
 from ..solvers._resume import seed_of
 from ..solvers._state import RunState
 from ..solvers._stream import problem_of_some
 from ..solvers.base import Clients, Problem
-from .fitted import FittedPerceptron
+from .fitted import FittedNetwork
 from .outcome import (
     history_after,
     last_known,
@@ -56,23 +46,18 @@ from .run import (
     with_absent_clients,
     with_known_clients,
 )
-from .settings import check_parameters, hidden_sizes, problem_of
+from .settings import check_parameters, problem_of
 
 Targets = Any
 """Targets of one table, or a list with those of each client."""
 
 
-class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
-    """Base class of the federated perceptrons."""
+class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
+    """Base class of estimators that train networks by hard EM, whose parameters a subclass has."""
 
-    coefs_: list[FloatArray]
-    intercepts_: list[FloatArray]
     loss_: float
     loss_curve_: list[float]
     n_iter_: int
-    n_layers_: int
-    n_outputs_: int
-    out_activation_: str
     sparsity_: float
     history_: dict[str, NDArray[Any]]
     n_clients_: int
@@ -83,77 +68,6 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
     __metadata_request__fit = {"clients": True, "sample_weight": True}
     __metadata_request__partial_fit = {"clients": True, "sample_weight": True}
     __metadata_request__score = {"sample_weight": True}
-
-    def __init__(
-        self,
-        hidden_layer_sizes: tuple[int, ...] | int = (100,),
-        activation: Literal["identity", "logistic", "tanh", "relu"] = "relu",
-        *,
-        alpha: float = 0.0001,
-        prior: Literal["gaussian", "laplace", "mixture", "spike_slab"] | Prior = "gaussian",
-        prior_precision: float | Literal["auto"] = "auto",
-        n_components: int = 2,
-        l0_penalty: float = 1e-6,
-        target_sparsity: float | None = None,
-        warmup_rounds: int = 20,
-        gates: Literal["auto", "units", "features", "weights"] = "auto",
-        gate_temperature: float = 0.05,
-        prune_threshold: float = 0.1,
-        control_variates: bool = False,
-        server_optimizer: Literal["average", "sgd", "adam", "adamax"] = "average",
-        server_learning_rate: float | Literal["auto"] = "auto",
-        server_momentum: float = 0.9,
-        local_epochs: int = 1,
-        batch_size: int | None = 64,
-        learning_rate_init: float = 0.05,
-        compressor: CompressorName | Compressor | None = "dithering",
-        omega: float = 0.0,
-        control_step: float | Literal["auto"] = "auto",
-        participation: float = 1.0,
-        client_weights: ClientWeights = "n_samples",
-        max_iter: int = 200,
-        eval_every: int = 10,
-        keep_local: bool = True,
-        random_state: Seed = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        checkpoint: FilePath | None = None,
-        checkpoint_every: int = 100,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.alpha = alpha
-        self.prior = prior
-        self.prior_precision = prior_precision
-        self.n_components = n_components
-        self.l0_penalty = l0_penalty
-        self.target_sparsity = target_sparsity
-        self.warmup_rounds = warmup_rounds
-        self.gates = gates
-        self.gate_temperature = gate_temperature
-        self.prune_threshold = prune_threshold
-        self.control_variates = control_variates
-        self.server_optimizer = server_optimizer
-        self.server_learning_rate = server_learning_rate
-        self.server_momentum = server_momentum
-        self.local_epochs = local_epochs
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.compressor = compressor
-        self.omega = omega
-        self.control_step = control_step
-        self.participation = participation
-        self.client_weights = client_weights
-        self.max_iter = max_iter
-        self.eval_every = eval_every
-        self.keep_local = keep_local
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.verbose = verbose
 
     @with_callbacks
     def fit(
@@ -167,7 +81,7 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         y_val: Targets = None,
         resume_from: FilePath | None = None,
     ) -> Self:
-        """Fit the perceptron to the rows of all clients.
+        """Fit the network to the rows of all clients.
 
         Parameters
         ----------
@@ -229,13 +143,14 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         in_stream: bool = False,
     ) -> Self:
         """Run rounds, from the start or from a memory, and set the fitted attributes."""
+        self._check_own_parameters()
         check_parameters(self)
+        settings, checked = read_parameters(self), unfitted(self)
         if y is None:
             raise ValueError(
                 f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
                 "y is None. Give one for each row of X."
             )
-        settings, checked = read_parameters(self), unfitted(self)
         if memory is not None:
             check_columns_of_fit(self, X)
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
@@ -244,7 +159,7 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
             X,
             clients,
             sample_weight,
-            client_weights=self.client_weights,
+            client_weights=settings.client_weights,
             drop_equal_weights=True,
         )
         is_classes = self._loss == "log_loss"
@@ -255,15 +170,14 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
             units = units or units_of(federation, targets)
             targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
         federation = federation._replace(rows=LabelledRows(federation.rows, targets))
-        (seed,) = seeds_of_runs(self.random_state, 1)
-        sizes = (checked.n_features_in_, *hidden_sizes(settings), n_outputs)
-        network = Perceptron(sizes, settings.activation, self._loss, settings.alpha)
+        (seed,) = seeds_of_runs(settings.random_state, 1)
+        network = self._new_network(checked.n_features_in_, n_outputs)
         seed = seed_of(self, seed, resume_from)
         if in_stream:
             settings.checkpoint = None
             if memory is not None:
                 memory, federation = with_known_clients(
-                    memory, federation, ids, self.client_weights
+                    memory, federation, ids, settings.client_weights
                 )
         problem = problem_of(settings, network, federation.sizes, seed)
         if in_stream:
@@ -272,14 +186,14 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         scores = self._scores(problem, attributes, units, X_val, y_val)
         tasks = FitTask(self, X, y, n_rounds, sample_weight)
 
-        with Workers(self.n_jobs) as workers, naming_clients(ids):
+        with Workers(settings.n_jobs) as workers, naming_clients(ids):
             local = LocalClients(federation, workers)
             if memory is None:
                 start = first_start(problem, local, units)
             else:
                 start = next_start(problem, local, memory, federation.totals, ids)
             begun = tasks.begin_start(
-                lambda state: so_far_fitted(problem, state, attributes, ids, units)
+                lambda state: self._so_far(problem, state, attributes, ids, units)
             )
             name = type(self).__name__
             state = run_rounds(
@@ -293,7 +207,7 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
             history["loss"] *= units.scale**2
         if in_stream and memory is not None:
             history = history_after(self.history_, history)
-        fitted = so_far_fitted(problem, state, attributes, after.ids, units)
+        fitted = self._so_far(problem, state, attributes, after.ids, units)
         fitted |= {
             "history_": history,
             "n_iter_": len(history["round"]) - 1,
@@ -306,10 +220,41 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
         warn_of_fit(problem, state)
         return self
 
+    def _check_own_parameters(self) -> None:
+        """Raise TypeError or ValueError for an invalid parameter of the subclass."""
+        raise NotImplementedError
+
+    def _new_network(self, n_features: int, n_outputs: int) -> Network:
+        """Network for a fit, from validated parameters."""
+        raise NotImplementedError
+
+    def _network_attributes(self, network: Any, centres: FloatArray) -> dict[str, Any]:
+        """Fitted attributes of the network for the parameters of its models, (n_models, d)."""
+        raise NotImplementedError
+
+    def _so_far(
+        self,
+        problem: Problem,
+        state: RunState,
+        attributes: dict[str, Any],
+        ids: NDArray[Any],
+        units: Units | None,
+    ) -> dict[str, Any]:
+        """Fitted attributes after a round, and those that were known before the first one."""
+        network, shared = problem.model.network, state.server.statistics
+        centres = shared.weights
+        if units is not None:
+            centres = network.with_outputs_in(centres, units.mean, units.scale)
+        return {
+            **self._network_attributes(network, centres),
+            **so_far_fitted(problem, shared, ids, units),
+            **attributes,
+        }
+
     def _encoded(
         self, y: NDArray[Any], continued: bool
     ) -> tuple[NDArray[Any], int, dict[str, Any]]:
-        """Targets for the model, their number of outputs, and fitted attributes about them.
+        """Targets for the network, the number of their classes or columns, and fitted attributes.
 
         A fit that continues an earlier one keeps its attributes.
         """
@@ -344,7 +289,7 @@ class FederatedMLP(CallbackSupportMixin, FittedPerceptron):
             model, numbers = unfitted(self), np.arange(n_clients)
             state = state._replace(clients=clients.save())
             memory = fitted_state(numbers, totals, problem, state)
-            store(model, so_far_fitted(problem, state, attributes, numbers, units), _memory=memory)
+            store(model, self._so_far(problem, state, attributes, numbers, units), _memory=memory)
             own = model._mean_own_score(X_val, y_val) if by_client else nan
             return {"score": model.score(X_val, y_val), "local_score": own}
 

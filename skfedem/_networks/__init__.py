@@ -1,0 +1,1 @@
+"""Parts of the federated networks: targets, tasks, runs, and methods of the fitted."""

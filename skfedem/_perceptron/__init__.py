@@ -1,1 +1,0 @@
-"""Parts of the federated perceptrons: targets, tasks, runs, and methods of the fitted."""
