@@ -158,10 +158,11 @@ def _draw_each(
     source: Any, position: int, clients: IntArray, size: int, pieces: Iterable[FloatArray]
 ) -> int:
     """Fill the clients' pieces of an array one by one; return the position after the last."""
-    for client, piece in zip(clients.tolist(), pieces, strict=True):
-        source.bit_generator.advance(client * size - position)
-        source.random(out=piece)
-        position = client * size + len(piece)
+    advance, random = source.bit_generator.advance, source.random
+    for start, piece in zip((clients * size).tolist(), pieces, strict=True):
+        advance(start - position)
+        random(out=piece)
+        position = start + len(piece)
     return position
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial, reduce
 from itertools import pairwise
 from operator import add
@@ -21,7 +21,6 @@ from .._federation import (
     MessageBits,
     client_groups,
     fingerprint,
-    offsets_of,
 )
 from .._history import FLOAT_BITS
 from .._parallel import Workers
@@ -123,7 +122,7 @@ class LocalClients:
         n_rows = federation.lengths_of(active)
         segments = segments_of_round(self.task, n_rows, self.shards, active)
         half = partial(self._half, broadcast, active, segments)
-        parts = self._by_block(half, segments, block_rows, "round")
+        parts = self.workers.map(half, segments.blocks(block_rows), "round")
         self._prepared = broadcast.round_index, [prepared for _, _, prepared in parts]
         messages, total = [message for message, _, _ in parts], np.empty(0)
         if self.solver.aggregates:
@@ -190,21 +189,20 @@ class LocalClients:
 
     def mean(self, message: ClientMessage, *arguments: Any) -> FloatArray:
         """Σ_i w_i m_i over all clients, relative to m_0: equal messages have an exact mean."""
-        federation, every = self.federation, np.arange(self.federation.n_clients)
+        federation, n_clients = self.federation, self.federation.n_clients
         segments = segments_of_all(federation.lengths, ROWS_OF_A_MEAN)
 
         def part(block: slice) -> list[MeanTerm]:
-            rows = (
-                ClientRows(federation, every[own], self.ids[own]) for own in segments.slices[block]
-            )
-            return [
-                mean_term(federation.weights[own.clients], message(own, *arguments)) for own in rows
-            ]
+            terms = []
+            for own in segments.slices[block]:
+                sent = message(self._rows(own.start, own.stop), *arguments)
+                terms.append(mean_term(federation.weights[own], sent))
+            return terms
 
-        parts = self._by_block(part, segments, ROWS_OF_A_MEAN, message.__name__)
+        parts = self.workers.map(part, segments.blocks(ROWS_OF_A_MEAN), message.__name__)
         terms = [term for own in parts for term in own]
-        uplink_bits = FLOAT_BITS * len(every) * terms[0].first.size
-        self._count(message.__name__, len(every), uplink_bits, arguments)
+        uplink_bits = FLOAT_BITS * n_clients * terms[0].first.size
+        self._count(message.__name__, n_clients, uplink_bits, arguments)
         return mean_of_terms(terms, segments.shards)
 
     def sum(
@@ -214,8 +212,7 @@ class LocalClients:
         federation, n_clients = self.federation, self.federation.n_clients
 
         def sent(first: int, last: int) -> FloatArray:
-            rows = ClientRows(federation, np.arange(first, last), self.ids[first:last])
-            return message(rows, *arguments)
+            return message(self._rows(first, last), *arguments)
 
         def part(shard: tuple[int, int]) -> FloatArray:
             first, last = shard
@@ -236,9 +233,7 @@ class LocalClients:
         """Messages of some clients, one by one."""
 
         def answer(client: int) -> Any:
-            own = slice(client, client + 1)
-            rows = ClientRows(self.federation, np.array([client]), self.ids[own])
-            return message(rows, *arguments)[0]
+            return message(self._rows(client, client + 1), *arguments)[0]
 
         answers = self.workers.map(answer, clients.tolist(), message.__name__)
         uplink_bits = FLOAT_BITS * sum(np.size(own) for own in answers)
@@ -249,7 +244,7 @@ class LocalClients:
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> Any:
         """Messages of all clients in order, as one array or a tuple of arrays."""
-        every = ClientRows(self.federation, np.arange(self.federation.n_clients), self.ids)
+        every = self._rows(0, self.federation.n_clients)
         (messages,) = self.workers.map(
             lambda rows: message(rows, *arguments), [every], message.__name__
         )
@@ -262,6 +257,10 @@ class LocalClients:
         """Count numbers that all clients, or so many, receive."""
         n_clients = self.federation.n_clients if n_clients is None else n_clients
         self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
+
+    def _rows(self, first: int, last: int) -> ClientRows:
+        """Rows of the clients ``first`` to ``last - 1``."""
+        return ClientRows(self.federation, np.arange(first, last), self.ids[first:last])
 
     def _count(
         self, name: str, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
@@ -280,13 +279,12 @@ class LocalClients:
     ) -> tuple[FloatArray, float]:
         """h(Ŝ) and the mean log-likelihood, from all rows; V_i := h_i(Ŝ) if ``initial``."""
         federation, layout = self.federation, model.vectors(self.federation)
-        every = np.arange(federation.n_clients)
         segments = segments_of_all(federation.lengths, model.block_rows)
 
         def part(block: slice) -> tuple[list[FloatArray], FloatArray]:
             slices = segments.slices[block]
             first, last = slices[0].start, slices[-1].stop
-            clients = every[first:last]
+            clients = np.arange(first, last)
             estimate = model.all_rows(federation, parameters, clients)
             fields = estimate.statistics - reference
             if initial:
@@ -294,9 +292,10 @@ class LocalClients:
             assert estimate.log_likelihood is not None  # all rows were read
             return self._terms(layout, clients, fields, first, slices), estimate.log_likelihood
 
-        parts = self._by_block(part, segments, model.block_rows, "evaluation")
+        parts = self.workers.map(part, segments.blocks(model.block_rows), "evaluation")
         terms = [term for own, _ in parts for term in own]
         log_likelihood = federation.weights @ np.concatenate([own for _, own in parts])
+        every = np.arange(federation.n_clients)
         return layout.total(every, terms, segments.shards), float(log_likelihood)
 
     def reset_control(self) -> FloatArray | None:
@@ -311,19 +310,6 @@ class LocalClients:
             return self.vectors.total(every[:0], [], [])
         terms = self._terms(self.vectors, every, self.controls, 0, segments.slices)
         return self.vectors.total(every, terms, segments.shards)
-
-    def _by_block(
-        self,
-        function: Callable[[slice], Any],
-        segments: Segments,
-        block_rows: int,
-        kind: str,
-    ) -> list[Any]:
-        """Results for blocks of consecutive segments, in order; threads share the blocks."""
-        # Bounded in clients as well: with few rows each, their vectors are what fills the cache.
-        n_clients = np.array([own.stop - own.start for own in segments.slices], dtype=np.intp)
-        sizes = np.maximum(segments.n_rows, n_clients * block_rows // MOST_CLIENTS)
-        return self.workers.map(function, client_groups(offsets_of(sizes), block_rows), kind)
 
     # ---- states
 

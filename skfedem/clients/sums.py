@@ -42,6 +42,15 @@ class Segments(NamedTuple):
     shards: list[int]
     n_rows: list[int]
 
+    def blocks(self, block_rows: int) -> list[slice]:
+        """Runs of segments that are processed together."""
+        if len(self.slices) == 1:
+            return [slice(0, 1)]
+        # Bounded in clients as well: with few rows each, their vectors are what fills the cache.
+        n_clients = np.array([own.stop - own.start for own in self.slices], dtype=np.intp)
+        sizes = np.maximum(self.n_rows, n_clients * block_rows // MOST_CLIENTS)
+        return client_groups(offsets_of(sizes), block_rows)
+
 
 def shards_of(lengths: IntArray, block_rows: int) -> IntArray:
     """First client of each shard, and the number of clients, from the clients' numbers of rows."""
@@ -54,6 +63,9 @@ def shards_of(lengths: IntArray, block_rows: int) -> IntArray:
 
 def segments_of(clients: IntArray, n_rows: IntArray, shards: IntArray, block_rows: int) -> Segments:
     """Segments of some clients, in increasing order, that read ``n_rows`` rows each."""
+    total = int(n_rows.sum())
+    if len(shards) == 2 and total <= block_rows and 0 < len(clients) <= MOST_CLIENTS:
+        return Segments([slice(0, len(clients))], [0], [total])
     offsets, bounds = offsets_of(n_rows), np.searchsorted(clients, shards)
     slices, numbers, sums = [], [], []
     for shard, (first, last) in enumerate(pairwise(bounds.tolist())):

@@ -95,7 +95,10 @@ def run(
                 tasks.begin_round(state)
             step_size = _step_to_ask(problem, state.server, options)
             broadcast, active = open_round(problem, state.server)
-            state, _ = one_round(problem, state, clients, broadcast, active, step_size, options)
+            aggregated = clients.round(broadcast, active)
+            state = _followed(state, clients)
+            state = close_round(problem, state, active, aggregated, step_size, options)
+            clients.commit(broadcast.round_index)
             if watched and _is_evaluation_due(problem, state, options):
                 columns = _evaluated(problem, state, options, clients)
                 state.history.update(-1, **columns)
@@ -125,23 +128,6 @@ def _followed(state: RunState, clients: Clients) -> RunState:
     if control is None:
         return state
     return state._replace(server=state.server._replace(control=control))
-
-
-def one_round(
-    problem: Problem,
-    state: RunState,
-    clients: Clients,
-    broadcast: Broadcast,
-    active: IntArray,
-    step_size: float,
-    options: Options | None = None,
-) -> tuple[RunState, AggregatedMessages]:
-    """Have the active clients answer, close the round, and have them commit."""
-    aggregated = clients.round(broadcast, active)
-    state = _followed(state, clients)
-    state = close_round(problem, state, active, aggregated, step_size, options)
-    clients.commit(broadcast.round_index)
-    return state, aggregated
 
 
 def open_round(problem: Problem, server: ServerState) -> tuple[Broadcast, IntArray]:

@@ -36,7 +36,7 @@ from .._rows import take_rows
 from .._typing import ClientWeights, FloatArray, IntArray, Schedule
 from ..models._base import Estimate
 from ._fitted_state import FittedState, at_average, joined, with_noise
-from ._loop import one_round, open_round
+from ._loop import close_round, open_round
 from ._state import RunState, checked_criterion
 from ._step_size import averaging_rate, stream_step_size
 from .base import (
@@ -202,7 +202,9 @@ def stream(
         active, before = here[active], state.server
         of_batch = _problem_of_batch(problem, weights[active], own[active], len(memory.totals))
         step_size = answered * _step_to_ask(of_batch, memory, before, schedule)
-        state, aggregated = one_round(of_batch, state, clients, broadcast, active, step_size)
+        aggregated = clients.round(broadcast, active)
+        state = close_round(of_batch, state, active, aggregated, step_size)
+        clients.commit(broadcast.round_index)
         if aggregated.log_likelihood is not None:  # of those who answered, if anybody did
             # The criterion is that of the parameters before the round.
             log_likelihood = aggregated.log_likelihood / of_batch.participating_weight

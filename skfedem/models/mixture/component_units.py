@@ -76,12 +76,10 @@ class ComponentUnits(NamedTuple):
         The rounding of a matrix product depends on its shape, and would on who else is in a group.
         """
         n = len(moments)
-        padded = np.zeros((-(-n // _TILE) * _TILE, *moments.shape[1:]))
-        padded[:n] = moments
-        for first in range(0, n, _TILE):
-            tile = padded[first : first + _TILE]
-            self.structure.map_moments(maps, tile, tile)
-        return padded[:n]
+        padded = np.zeros((-(-n // _TILE), _TILE, *moments.shape[1:]))
+        padded.reshape(-1, *moments.shape[1:])[:n] = moments
+        self.structure.map_moments(maps, padded)
+        return padded.reshape(-1, *moments.shape[1:])[:n]
 
 
 def component_units(

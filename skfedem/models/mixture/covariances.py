@@ -161,20 +161,20 @@ class CovarianceStructure:
         d = shift.shape[1]
         return block_matrices(1.0, np.zeros_like(shift), shift, scale.reshape(-1, d, d))
 
-    def map_moments(self, matrices: Any, moments: FloatArray, out: FloatArray) -> None:
-        """Fill in the moments of mapped rows, shape (n, n_components, n_functions).
+    def map_moments(self, matrices: Any, moments: FloatArray) -> None:
+        """Map the moments of rows, shape (n_tiles, n, n_components, n_functions), in place.
 
-        Here, ``M U Mᵀ``, where U is the moment of (1, y), given by its upper triangle. ``out`` may
-        be ``moments``.
+        Here, ``M U Mᵀ``, where U is the moment of (1, y), given by its upper triangle.
         """
         size = matrices.shape[1]
+        packed, upper = packed_indices(size), flat_upper_indices(size)
         # One component fits into the cache; with clients on the last axis, products are large.
-        for component, matrix in enumerate(matrices):
-            own = moments[:, component].T.take(packed_indices(size), axis=0)
-            own = (matrix @ own.reshape(size, -1)).reshape(own.shape)
-            own = matrix @ np.swapaxes(own, 0, 1).reshape(size, -1)
-            own = own.reshape(size * size, -1).take(flat_upper_indices(size), axis=0)
-            out[:, component] = own.T
+        for tile in moments:
+            for component, matrix in enumerate(matrices):
+                own = tile[:, component].T.take(packed, axis=0)
+                own = (matrix @ own.reshape(size, -1)).reshape(own.shape)
+                own = matrix @ np.swapaxes(own, 0, 1).reshape(size, -1)
+                tile[:, component] = own.reshape(size * size, -1).take(upper, axis=0).T
 
 
 class _Tied(CovarianceStructure):
@@ -191,11 +191,12 @@ class _Tied(CovarianceStructure):
     def regularization(self, reg_covar: FloatArray, means: FloatArray) -> FloatArray:
         return reg_covar + ROUNDING * np.eye(means.shape[1])
 
-    def map_moments(self, matrices: Any, moments: FloatArray, out: FloatArray) -> None:
+    def map_moments(self, matrices: Any, moments: FloatArray) -> None:
         """``M u``, where u is the mean of (1, y)."""
         # matmul with a transposed second factor is slow.
         transposed = np.swapaxes(matrices, 1, 2).copy()
-        np.matmul(np.swapaxes(moments, 0, 1), transposed, out=np.swapaxes(out, 0, 1))
+        by_component = np.swapaxes(moments, 1, 2)
+        np.matmul(by_component, transposed, out=by_component)
 
 
 class _Diagonal(CovarianceStructure):
@@ -254,17 +255,17 @@ class _Diagonal(CovarianceStructure):
         squares = np.broadcast_to(scale**2, (n_components, self.n_squares(d)))
         return shift, np.hstack([factors, squares])
 
-    def map_moments(self, axes: Any, moments: FloatArray, out: FloatArray) -> None:
+    def map_moments(self, axes: Any, moments: FloatArray) -> None:
         """Mass, first and second moments; the sum of the latter if all axes have one variance."""
         (shift, factors), d = axes, axes[0].shape[1]
-        np.multiply(moments, factors, out=out)
-        mass, first, second = out[:, :, :1], out[:, :, 1 : 1 + d], out[:, :, 1 + d :]
+        moments *= factors
+        mass, first, second = moments[..., :1], moments[..., 1 : 1 + d], moments[..., 1 + d :]
         # (shift + x)² = x² + shift (x + (shift + x))
         mixed = first.copy()
         first += mass * shift
         mixed += first
         mixed *= shift
-        second += mixed.sum(axis=2, keepdims=True) if self.is_isotropic else mixed
+        second += mixed.sum(axis=-1, keepdims=True) if self.is_isotropic else mixed
 
 
 class _Spherical(_Diagonal):
