@@ -9,10 +9,9 @@ from numpy.typing import ArrayLike
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._estimators.fit import fit
-from ._mixed_effects.design import design_of
+from ._mixed_effects.design import design_again, design_of
 from ._mixed_effects.fit import PopulationFit, federation_of
 from ._mixed_effects.fitted import FittedMixedEffects
-from ._mixed_effects.memory import design_again
 from ._mixed_effects.records import read_clients
 from ._mixed_effects.settings import checked_settings
 from ._typing import (
@@ -386,5 +385,6 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
             design = design_again(design, self._design)
         data = read_clients(X, clients, design)
         federation = federation_of(data, self.client_weights)
-        steps = PopulationFit(settings, design, data, federation, memory)
+        theta = getattr(self, "_theta", None)
+        steps = PopulationFit(settings, design, data, federation, memory, theta)
         return fit(self, steps, X, y, resume_from=resume_from)

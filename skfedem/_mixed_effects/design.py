@@ -170,3 +170,24 @@ def _column_names(what: str, given: Any) -> tuple[str, ...]:
             "Give their names."
         )
     return tuple(names)
+
+
+def design_again(design: Design, fitted: Design) -> Design:
+    """Design of a fit that starts where another one ended, with its centre of φ.
+
+    Raises ValueError if the two do not have the same estimates.
+    """
+    same = (
+        design.names == fitted.names
+        and design.covariates == fitted.covariates
+        and np.array_equal(design.mask, fitted.mask)
+        and (design.is_full, design.error_name) == (fitted.is_full, fitted.error_name)
+        and [own.name for own in design.transforms.values()]
+        == [own.name for own in fitted.transforms.values()]
+    )
+    if not same:
+        raise ValueError(
+            "Expected the parameters, transforms, covariates, covariance_type and error of the "
+            "last fit with warm_start=True, got others. Use warm_start=False."
+        )
+    return design._replace(start=fitted.start)

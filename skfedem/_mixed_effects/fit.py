@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from .._federation import Federation, weights_of_clients
 from .._typing import ClientWeights
 from ..models._base import Start
+from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import MixedEffectsModel
 from ..models.mixed_effects.subjects import pack
+from ..solvers._fitted_state import FittedState, continued, fitted_state
 from ..solvers._state import RunState
-from ..solvers.base import Clients, Problem, Solver
+from ..solvers.base import Clients, Problem, ServerState, Solver
 from .design import Design
-from .memory import Memory, memory_of, start_again
 from .outcome import fitted_after, so_far_fitted, warn_of_fit, warn_of_small_sites
 from .records import ClientRecords
 from .report import sums_of_sites
@@ -24,13 +25,14 @@ from .start import model_of, start_of, with_constants
 
 
 class PopulationFit(NamedTuple):
-    """Steps of a fit, see ``FitSteps``."""
+    """Steps of a fit, see ``FitSteps``; ``memory`` and ``theta`` are those of a warm start."""
 
     settings: Any
     design: Design
     data: ClientRecords
     federation: Federation
-    memory: Memory | None = None
+    memory: FittedState | None = None
+    theta: Theta | None = None
     rows: str = "subjects"
     n_starts: int = 1
 
@@ -51,11 +53,23 @@ class PopulationFit(NamedTuple):
         return with_constants(self.design, model, clients)
 
     def start(self, problem: Problem, clients: Clients) -> Start:
-        """Start at the values of the user, or at the estimates of the last fit."""
+        """Start at the values of the user, or at the estimates of the last fit.
+
+        Chains follow their subjects, also to other sites. With chains, sites keep their V_i, and V
+        is their mean; otherwise, fields are computed exactly.
+        """
         model: Any = problem.model  # a MixedEffectsModel
-        if self.memory is not None:
-            return start_again(self.memory, problem, clients, self.ids, self.data.keys)
-        return start_of(self.design, model, clients, self.ids)
+        if self.memory is None or self.theta is None:
+            return start_of(self.design, model, clients, self.ids)
+        parameters = model.parameters(self.theta)
+        start = Start(model.statistics_of(parameters), parameters)
+        if not problem.random_estimates:
+            return start
+        totals, keys = self.federation.totals, self.data.keys
+        start = continued(self.memory, problem, clients, start, totals, self.ids, None, keys)
+        kept: Any = start.kept  # a FittedState
+        server = ServerState(0, start.statistics, parameters, clients.control())
+        return start._replace(kept=kept._replace(server=server))
 
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
         """Fitted attributes after a round."""
@@ -68,8 +82,9 @@ class PopulationFit(NamedTuple):
         sums = sums_of_sites(model, clients, natural, problem.task.seed)
         drift = np.sqrt((controls**2).sum(axis=1)) if controls.size else np.zeros(len(self.ids))
         fitted = fitted_after(self.settings, self.design, self.data, problem, state, sums, drift)
-        assert state.clients is not None  # the run has ended
-        memory = memory_of(fitted["_theta"], self.ids, self.data.keys, state.clients)
+        totals, keys = self.federation.totals, self.data.keys
+        memory = fitted_state(self.ids, totals, problem, state, row_keys=keys)
+        memory = memory._replace(model=None)  # its functions cannot be pickled
         return {**fitted, "_n_nodes": self.settings.n_nodes, "_memory": memory}
 
     def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:

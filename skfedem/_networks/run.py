@@ -15,7 +15,7 @@ from ..solvers._fit_task import FitTask
 from ..solvers._fitted_state import FittedState, continued, joined, positions_among
 from ..solvers._loop import Options, run
 from ..solvers._resume import checkpoint_of
-from ..solvers._state import Continuation, RunState
+from ..solvers._state import RunState
 from ..solvers.base import Clients, Problem
 from ..solvers.hard_em import start_at
 
@@ -75,9 +75,9 @@ def next_start(
     start = continued(memory, problem, clients, Start(shared, shared), totals, ids, data="")
     if len(memory.ids) > len(ids) and problem.task.has_controls and memory.controls.size:
         # c or V is the mean over all known clients, also those that are absent now.
-        assert isinstance(start.kept, Continuation)  # as the run continues
-        server = start.kept.server._replace(control=memory.weights @ memory.controls)
-        start = start._replace(kept=Continuation(server, None))
+        kept: Any = start.kept  # a FittedState, as the run continues
+        server = kept.server._replace(control=memory.weights @ memory.controls)
+        start = start._replace(kept=kept._replace(server=server))
     return start
 
 

@@ -104,7 +104,7 @@ class Start(NamedTuple):
     downlink_bits: int = 0
     n_passes: int = 0
     memory: Any = None
-    kept: NamedTuple | None = None
+    kept: Any = None
     has_field: bool = True
 
     def after(self, uplink_bits: int, downlink_bits: int) -> Start:

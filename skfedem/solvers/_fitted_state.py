@@ -12,7 +12,7 @@ from .._data.labels import check_kinds, find_labels, labels_together
 from .._federation import ClientSizes
 from .._typing import FloatArray, IntArray
 from ..models._base import Start
-from ._state import Continuation, RunState
+from ._state import RunState
 from ._stopping import CriterionGains
 from .base import Clients, Problem, ServerState, Solver
 
@@ -63,6 +63,8 @@ class FittedState(NamedTuple):
         Weight of each row of a fit if all weights were equal; not included in ``totals``.
     average : ndarray or None
         Average of Ŝ over the rounds of a stream with automatic steps, if there were any.
+    row_keys : ndarray of uint64, shape (n_samples,), or None
+        Keys of the rows' labels, by which their states follow them to other clients.
     """
 
     ids: NDArray[Any]
@@ -79,6 +81,7 @@ class FittedState(NamedTuple):
     gains: CriterionGains | None = None
     row_weight: float = 1.0
     average: FloatArray | None = None
+    row_keys: NDArray[np.uint64] | None = None
 
 
 def fitted_state(
@@ -87,8 +90,9 @@ def fitted_state(
     problem: Problem,
     state: RunState,
     data: str = "",
+    row_keys: NDArray[np.uint64] | None = None,
 ) -> FittedState:
-    """State after a run; ``data`` and ``totals`` as in ``FittedState``."""
+    """State after a run; the other arguments as in ``FittedState``."""
     assert state.clients is not None  # a run has ended
     gains = state.stopping if isinstance(state.stopping, CriterionGains) else None
     if gains is not None and np.isnan(gains.next_criterion):
@@ -106,11 +110,12 @@ def fitted_state(
         states=state.clients["states"],
         noise=_noise_sources(problem),
         gains=gains,
+        row_keys=row_keys,
     )
 
 
 def same_rows(
-    fitted: FittedState, totals: IntArray | FloatArray, ids: NDArray[Any], data: str
+    fitted: FittedState, totals: IntArray | FloatArray, ids: NDArray[Any], data: str | None
 ) -> bool:
     """Whether clients and rows are those of the fit; ``data`` as in ``FittedState``."""
     return (
@@ -127,24 +132,26 @@ def continued(
     start: Start,
     totals: IntArray | FloatArray,
     ids: NDArray[Any],
-    data: str,
+    data: str | None,
+    row_keys: NDArray[np.uint64] | None = None,
 ) -> Start:
     """Start of a run that continues another one: its V, its count of rounds, its random streams.
 
     The problem is in the units of the fit. Known clients keep their control variates; new ones
-    start with V_i = 0. If nothing has changed, clients keep all states; otherwise those that depend
-    on the rows, as VR-FedEM's estimates, are reset. Vectors on the clients' own rows require the
-    same rows. The clients have joined. Raises ValueError if labels are of another kind than the
-    known ones.
+    start with V_i = 0. States of rows follow the rows' keys. If nothing has changed, clients keep
+    all states; otherwise, or if ``data`` is None, those that depend on the rows, as VR-FedEM's
+    estimates, are reset. Vectors on the clients' own rows require the same rows. The clients have
+    joined. Raises ValueError if labels are of another kind than the known ones.
     """
     fitted = with_noise(fitted, problem)
     saved = clients.save()
     controls, states = saved["controls"], saved["states"]
     same_solver = fitted.n_inner == problem.n_inner and type(fitted.states) is type(states)
     if problem.solver.keeps_states:
-        _follow(problem.solver, fitted, states, ids)
+        _follow_clients(fitted, states, ids)
     elif same_solver and same_rows(fitted, totals, ids, data):
         states = type(states)(*(kept.copy() for kept in fitted.states))
+    _follow_rows(problem.solver, fitted, states, row_keys)
     if problem.task.has_controls and fitted.controls.size:
         if np.array_equal(fitted.ids, ids):
             controls[:] = fitted.controls
@@ -160,7 +167,7 @@ def continued(
     )
     # ``start_again`` returns this very object if the run starts where the other one ended.
     gains = fitted.gains if start.parameters is fitted.server.parameters else None
-    return start._replace(kept=Continuation(server, gains))
+    return start._replace(kept=fitted._replace(server=server, gains=gains))
 
 
 def positions_among(fitted: FittedState, ids: NDArray[Any]) -> IntArray:
@@ -172,13 +179,26 @@ def positions_among(fitted: FittedState, ids: NDArray[Any]) -> IntArray:
     return find_labels(fitted.ids, ids)
 
 
-def _follow(solver: Solver, fitted: FittedState, states: Any, ids: NDArray[Any]) -> None:
+def _follow_clients(fitted: FittedState, states: Any, ids: NDArray[Any]) -> None:
     """Write the states of known clients into those of a run."""
     at = positions_among(fitted, ids)
     for name, before in fitted.states._asdict().items():
         field = getattr(states, name, None)
         if field is not None and field.shape[1:] == before.shape[1:]:
             field[at >= 0] = before[at[at >= 0]]
+
+
+def _follow_rows(
+    solver: Solver, fitted: FittedState, states: Any, row_keys: NDArray[np.uint64] | None
+) -> None:
+    """Write the states of known rows into those of a run."""
+    if row_keys is None or fitted.row_keys is None:
+        return
+    _, known, own = np.intersect1d(fitted.row_keys, row_keys, return_indices=True)
+    for name in solver.per_row:
+        field, before = getattr(states, name), getattr(fitted.states, name, None)
+        if before is not None and field.shape[1:] == before.shape[1:]:
+            field[own] = before[known]
 
 
 def joined(fitted: FittedState, ids: NDArray[Any]) -> tuple[FittedState, IntArray]:

@@ -76,13 +76,6 @@ class RunState(NamedTuple):
         return [*(value for value in earlier if not np.isnan(value)), self.final_criterion]
 
 
-class Continuation(NamedTuple):
-    """What a run takes over from an earlier one, whose states the clients have already."""
-
-    server: ServerState
-    gains: CriterionGains | None
-
-
 def initial_state(
     problem: Problem,
     start: Start,
@@ -101,8 +94,8 @@ def initial_state(
     needs_controls = not problem.exact or problem.task.control_step < 1
     model, evaluation, gains = problem.model, None, None
     watched = watched and bool(model.criterion)
-    if isinstance(start.kept, Continuation):
-        server, gains = start.kept
+    if start.kept is not None:  # the FittedState of a run that is continued
+        server, gains = start.kept.server, start.kept.gains
     else:
         server = first_server(problem, start)
         if needs_controls and control_init == "field":
