@@ -27,7 +27,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfedem import FederatedGaussianMixture
 from skfedem.datasets import make_federated_mixture
-from skfedem.theory import max_step_size, participation_omega, vr_batch_size, vr_step_size
+from skfedem.participation import participation_omega
+from skfedem.theory import max_step_size, vr_batch_size, vr_step_size
 
 parser = argparse.ArgumentParser(description="Largest stable step size, measured and in theory.")
 parser.add_argument("--seeds", type=int, default=3, help="runs for each step size")
@@ -225,7 +226,7 @@ def in_theory(name, n_clients, omega, participation):
 
 def clients_per_noise(n_clients, omega, participation):
     """n / ω_p, at most 2; FedEM's largest stable steps turn out to be about half of it."""
-    return min(n_clients / participation_omega(omega, participation), 2.0)
+    return min(n_clients / participation_omega(omega, participation, n_clients), 2.0)
 
 
 def exponent(x, y):

@@ -150,14 +150,6 @@ def read_parameters(estimator: BaseEstimator) -> Any:
     return SimpleNamespace(**{name: python_number(value) for name, value in parameters.items()})
 
 
-def in_python_numbers(estimator: _Estimator) -> _Estimator:
-    """Copy of an estimator with parameters converted to Python's numbers."""
-    settings = copy(estimator)
-    for name, value in parameters_of(estimator).items():
-        setattr(settings, name, python_number(value))
-    return settings
-
-
 def check_shape(name: str, value: object, shape: tuple[int, ...]) -> FloatArray:
     """Convert a parameter to a finite float array of a shape, or raise."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
 from ._messages import repr_of
@@ -285,16 +284,6 @@ def row_uniforms(
         words >>= np.uint64(11)
         np.multiply(words.reshape(shape).transpose(1, 2, 0), 2.0**-53, out=pairs)
     return np.ascontiguousarray(uniforms[:, :size])
-
-
-def row_normals(
-    seed: int, purpose: int, round_index: int, keys: NDArray[np.uint64], size: int
-) -> FloatArray:
-    """Standard normal numbers for each of some rows: quantiles of ``row_uniforms``."""
-    uniforms = row_uniforms(seed, purpose, round_index, keys, size)
-    # The quantile of 0 is infinite.
-    np.maximum(uniforms, 2.0**-54, out=uniforms)
-    return ndtri(uniforms, out=uniforms)
 
 
 def _philox(counter: NDArray[np.uint64], key: list[int]) -> NDArray[np.uint64]:

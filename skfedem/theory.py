@@ -36,7 +36,6 @@ __all__ = [
     "max_step_size",
     "noise_factor",
     "optimal_step_size",
-    "participation_omega",
     "vr_batch_size",
     "vr_cost",
     "vr_n_inner",
@@ -74,39 +73,6 @@ def control_step(omega: float) -> float:
 
 
 @takes_python_numbers
-def participation_omega(omega: float, participation: float) -> float:
-    """Relative variance of messages with compression and partial participation.
-
-    Parameters
-    ----------
-    omega : float
-        Relative variance ω of the compression operator, ``omega >= 0``.
-    participation : float
-        Probability p that a client takes part in a round, ``0 < participation <= 1``.
-
-    Returns
-    -------
-    float
-        ``omega + (1 - participation) * (1 + omega) / participation``.
-
-    Notes
-    -----
-    This is ω_p of Proposition 13: sending a message with probability p and multiplying it by 1/p is
-    itself an unbiased compression operator, and 1 + ω_p = (1 + ω)/p.
-
-    Examples
-    --------
-    >>> from skfedem.theory import participation_omega
-    >>> participation_omega(1.0, 1.0), participation_omega(1.0, 0.5)
-    (1.0, 3.0)
-    """
-    check_not_negative(omega=omega)
-    hint = "It is the share of rounds in which a client takes part."
-    check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
-    return omega + (1 - participation) * (1 + omega) / participation
-
-
-@takes_python_numbers
 def max_step_size(
     n_clients: int,
     omega: float,
@@ -138,8 +104,8 @@ def max_step_size(
     -------
     float
         The smaller of ``v_min / (2 * gradient_lipschitz)`` and ``participation * sqrt(n_clients) /
-        (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))`` with ``omega_p =
-        participation_omega(omega, participation)``. The latter is infinite if ``omega_p=0``.
+        (2 * sqrt(2) * field_lipschitz * (1 + omega) * sqrt(omega_p))``, with ``omega_p`` from
+        :func:`~skfedem.participation.participation_omega`. The latter is infinite if it is 0.
 
     Notes
     -----
@@ -162,14 +128,14 @@ def max_step_size(
     0.0945
     """
     check_counts(n_clients=n_clients)
-    omega_p = participation_omega(omega, participation)
+    message_omega = _message_omega(omega, participation)
     check_positive(
         v_min=v_min, gradient_lipschitz=gradient_lipschitz, field_lipschitz=field_lipschitz
     )
     curvature_bound = v_min / 2 / gradient_lipschitz
-    if omega_p == 0:
+    if message_omega == 0:
         return curvature_bound
-    message_noise = field_lipschitz * (1 + omega) * math.sqrt(omega_p)
+    message_noise = field_lipschitz * (1 + omega) * math.sqrt(message_omega)
     message_bound = participation * math.sqrt(n_clients) / (2 * math.sqrt(2) * message_noise)
     return min(curvature_bound, message_bound)
 
@@ -186,7 +152,7 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     Returns
     -------
     float
-        ``(1 + 5 * participation_omega(omega, participation)) / n_clients``.
+        ``(1 + 5 * omega_p) / n_clients``, with ``omega_p`` as in :func:`max_step_size`.
 
     Notes
     -----
@@ -204,7 +170,15 @@ def noise_factor(n_clients: int, omega: float, participation: float = 1.0) -> fl
     (0.1, 1.6)
     """
     check_counts(n_clients=n_clients)
-    return (1 + 5 * participation_omega(omega, participation)) / n_clients
+    return (1 + 5 * _message_omega(omega, participation)) / n_clients
+
+
+def _message_omega(omega: float, participation: float) -> float:
+    """``omega_p`` of checked arguments."""
+    check_not_negative(omega=omega)
+    hint = "It is the share of rounds in which a client takes part."
+    check_number("participation", participation, low=0, low_open=True, high=1, hint=hint)
+    return omega + (1 - participation) * (1 + omega) / participation
 
 
 @takes_python_numbers

@@ -38,11 +38,11 @@ from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
 from skfedem.compression import RandK
 from skfedem.models._base import Start, Step
+from skfedem.participation import participation_omega
 from skfedem.solvers import _from_parameters
 from skfedem.solvers._loop import run as loop
 from skfedem.solvers._parameters import ResumableParameters
 from skfedem.solvers._resume import checkpoint_of
-from skfedem.theory import participation_omega
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -315,7 +315,7 @@ def test_minibatches_step_as_the_page_says(estimator, solver):
     n_w = lengths.sum() ** 2 / (lengths**2).sum()
     settings = {"solver": solver, "batch_size": b, "n_inner": k_in, "participation": p}
     settings |= {"compressor": RandK(omega=1.0), "omega": 1.0, "eval_every": None, "max_iter": 1}
-    rng, omega_p = np.random.default_rng(0), participation_omega(1.0, p)
+    rng, omega_p = np.random.default_rng(0), participation_omega(1.0, p, len(lengths))
     if estimator != "imputer":
         # Half of it is kept: ω is 1.
         d, q = (2, 3 * (1 + 2 + 3)) if estimator == "full" else (3, 3 * (1 + 3))

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binom
 
-from skfedem import _random, theory
+from skfedem import _random
 from skfedem.participation import (
     check_participation,
     draw_active,
@@ -137,9 +137,8 @@ def test_omega_bounds_the_variance_of_a_round(participation, omega):
 
 def test_omega_of_a_probability_is_that_of_the_paper():
     for omega, p in [(0.0, 1.0), (2.0, 0.25)]:
-        assert participation_omega(omega, p, 7) == pytest.approx(
-            theory.participation_omega(omega, p)
-        )
+        # E ||B Quant(x) / p||^2 = p (1 + omega) / p^2 ||x||^2 for B ~ Bernoulli(p).
+        assert 1 + participation_omega(omega, p, 7) == pytest.approx(p * (1 + omega) / p**2)
     assert participation_omega(2.0, 1, 1) == 2.0
     with pytest.raises(ValueError, match="omega to be a number >= 0"):
         participation_omega(-1.0, 0.5, 3)

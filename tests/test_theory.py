@@ -31,16 +31,6 @@ def test_control_step_keeps_the_memories_contracting(omega):
 
 
 @pytest.mark.parametrize("omega", OMEGAS)
-@pytest.mark.parametrize("participation", PARTICIPATIONS)
-def test_participation_omega_is_the_variance_of_a_scaled_message(omega, participation):
-    # E ||B Quant(x) / p||^2 = p (1 + omega) / p^2 ||x||^2 for B ~ Bernoulli(p).
-    second_moment = participation * (1 + omega) / participation**2
-    omega_p = theory.participation_omega(omega, participation)
-    assert 1 + omega_p == close(second_moment)
-    assert omega_p == omega or participation < 1
-
-
-@pytest.mark.parametrize("omega", OMEGAS)
 @pytest.mark.parametrize("n_clients", N_CLIENTS)
 @pytest.mark.parametrize("constants", [CONSTANTS, MESSAGES_ONLY])
 def test_theorem_4_with_everybody_is_theorem_1(n_clients, omega, constants):
@@ -194,7 +184,6 @@ def test_vr_n_inner_is_exact_where_the_formula_gives_an_integer():
 
 VALID = {
     theory.control_step: {"omega": 1.0},
-    theory.participation_omega: {"omega": 1.0, "participation": 0.5},
     theory.max_step_size: {"n_clients": 4, "omega": 1.0, "participation": 0.5, **CONSTANTS},
     theory.noise_factor: {"n_clients": 4, "omega": 1.0, "participation": 0.5},
     theory.optimal_step_size: {
@@ -270,7 +259,7 @@ def test_zero_is_accepted_only_where_it_means_something(function, name):
 
 def test_participation_above_one_is_refused():
     with pytest.raises(ValueError, match="<= 1, got 1.01. It is the share of rounds"):
-        theory.participation_omega(1.0, 1.01)
+        theory.noise_factor(4, 1.0, 1.01)
 
 
 def test_v_max_below_v_min_is_refused():

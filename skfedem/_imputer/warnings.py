@@ -98,7 +98,7 @@ def _warn_of_end(settings: Any, problem: Problem, state: RunState, final: float)
             f"not use this fit. Use {ways}.",
             ConvergenceWarning,
         )
-    wording = Wording("natural steps", "were too long for the curvature")
+    wording = Wording("were too long for the curvature")
     schedule = step_schedule(settings, problem)
     warn_outcome(settings, problem, state, schedule, wording, is_worse=is_worse)
 

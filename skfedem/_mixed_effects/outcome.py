@@ -93,7 +93,7 @@ def _traces(names: list[str], design: Design, trace: list[FloatArray]) -> dict[s
 
 def warn_of_fit(settings: Any, problem: Problem, state: RunState, *, converged: bool) -> None:
     """Give the warnings that apply to a fit with these parameters."""
-    wording = Wording("EM iterations", "left the domain of the M-step", ("fewer random effects",))
+    wording = Wording("left the domain of the M-step", ("fewer random effects",))
     schedule = step_schedule(settings, problem)
     if settings.e_step == "quadrature":
         warn_outcome(settings, problem, state, schedule, wording, is_worse=False)

@@ -74,7 +74,7 @@ def warn_of_fit(settings: Any, problem: Problem, state: RunState) -> None:
     remedies = ["fewer components"] if settings.n_components > 1 else []
     if settings.fixed_covariance is None:
         remedies.append("drop linearly dependent features")
-    wording = Wording("EM iterations", "left the domain of the M-step", tuple(remedies))
+    wording = Wording("left the domain of the M-step", tuple(remedies))
     schedule = step_schedule(settings, problem)
     warn_outcome(settings, problem, state, schedule, wording, is_worse=fall > _LARGE_FALL)
     if not problem.exact:

@@ -7,9 +7,8 @@ from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.decomposition import PCA
-from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._data.by_client import by_client
@@ -20,10 +19,10 @@ from .._messages import repr_of
 from .._parallel import Workers
 from .._parameters import check_number, check_switch, unfitted
 from .._rows import in_blocks, precision_of
-from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights, Transformed
-from ..clients.local import SetUpMessage, clients_of
-from ._fitted import fitted_clients, read_transformed
+from .._typing import ByClient, ClientsLike, FloatArray, OneTable, RowWeights
+from ..clients.local import clients_of
 from ._moments import n_rows_for_products, pooled_moments
+from ._transformer import FederatedTransformer, fitted_clients, read_transformed
 
 _EPS = np.finfo(np.float64).eps
 _TIE = 1e-8
@@ -31,7 +30,7 @@ _TIE = 1e-8
 _ROUNDING = 1e-10
 
 
-class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FederatedPCA(ClassNamePrefixFeaturesOutMixin, FederatedTransformer):
     """Principal component analysis of the rows of all clients.
 
     Rows are projected on the components: ``transformed = (rows - mean_) @ components_.T``. The
@@ -105,7 +104,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     100`` times 2.2e-16 times the largest variance, they are set to 0.
 
     Whitening changes the transformed rows, not the model: unlike with scikit-learn's ``PCA``,
-    ``score`` and ``get_covariance`` do not depend on ``whiten``.
+    ``score`` does not depend on ``whiten``.
 
     References
     ----------
@@ -132,15 +131,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     noise_variance_: float
     n_components_: int
     n_samples_: int
-    setup_messages_: list[SetUpMessage]
-    uplink_bits_: int
-    downlink_bits_: int
-    n_clients_: int
-    client_ids_: NDArray[Any]
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-
-    __metadata_request__fit = {"clients": True}
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         self.n_components = n_components
@@ -218,52 +208,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         )
         return self
 
-    def transform(self, X: ClientsLike) -> Transformed:
-        """Project rows on the components.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-
-        Returns
-        -------
-        X_new : ndarray of shape (n_samples, n_components), or a tuple with one for each client
-            Transformed rows, in the precision of X.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit; for a list, the error names the client.
-        """
-        check_is_fitted(self)
-        return by_client(X, self._transformed, container=self)
-
-    def inverse_transform(self, X: ClientsLike) -> Transformed:
-        """Map X back to rows in the subspace of the components, which ``transform`` maps to X.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components), or a list of them
-
-        Returns
-        -------
-        X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Rows in the units of the fit, in the precision of X.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has a wrong number of columns; for a
-            list, the error names the client.
-        """
-        check_is_fitted(self)
-        return by_client(X, self._inverse_transformed)
-
     @overload
     def score_samples(self, X: OneTable) -> FloatArray: ...
     @overload
@@ -315,39 +259,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         log_likelihood, n_samples = sum_of_rows(self.score_samples(X), X, sample_weight)
         return log_likelihood / n_samples
-
-    def get_covariance(self) -> FloatArray:
-        """Covariance of the features under probabilistic PCA.
-
-        Returns
-        -------
-        covariance : ndarray of shape (n_features, n_features)
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        """
-        check_is_fitted(self)
-        return self._centered_pca().get_covariance()
-
-    def get_precision(self) -> FloatArray:
-        """Inverse of the covariance under probabilistic PCA.
-
-        Returns
-        -------
-        precision : ndarray of shape (n_features, n_features)
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        ValueError
-            If the covariance is singular, as in ``score_samples``.
-        """
-        check_is_fitted(self)
-        self._check_invertible()
-        return self._centered_pca().get_precision()
 
     @property
     def _n_features_out(self) -> int:
@@ -422,12 +333,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         for name in ("components_", "explained_variance_", "noise_variance_", "n_components_"):
             setattr(pca, name, getattr(self, name))
         return pca
-
-    def __sklearn_tags__(self) -> Tags:
-        """float32 stays float32."""
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
 
 def _check_n_components(n_components: float | None) -> None:

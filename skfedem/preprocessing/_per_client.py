@@ -34,7 +34,7 @@ from .._data.tables import (
 from .._messages import error_context, label_repr, repr_of
 from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
-from ._fitted import fitted_clients
+from ._transformer import fitted_clients
 
 
 def _inner_has(name: str) -> Callable[[Any], bool]:

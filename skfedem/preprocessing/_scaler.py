@@ -7,26 +7,24 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
-from .._data.by_client import by_client
 from .._data.clients import read_clients, read_rows
 from .._data.features import store
 from .._messages import warn
 from .._parallel import Workers
 from .._parameters import check_switch, unfitted
 from .._rows import in_blocks, precision_of
-from .._typing import BoolArray, ClientsLike, FloatArray, IntArray, Transformed
-from ..clients.local import SetUpMessage, clients_of
-from ._fitted import fitted_clients, read_transformed
+from .._typing import BoolArray, ClientsLike, FloatArray, IntArray
+from ..clients.local import clients_of
 from ._moments import n_rows_of_sums, only_counts, pooled_moments
+from ._transformer import FederatedTransformer, fitted_clients, read_transformed
 
 _EPS = np.finfo(np.float64).eps
 
 
-class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class FederatedStandardScaler(OneToOneFeatureMixin, FederatedTransformer):
     """Standardise features by mean and standard deviation over the rows of all clients.
 
     ``transformed = (rows - mean_) / scale_``, as with scikit-learn's ``StandardScaler`` on the
@@ -101,15 +99,6 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
     var_: FloatArray | None
     scale_: FloatArray | None
     n_samples_seen_: int | IntArray
-    setup_messages_: list[SetUpMessage]
-    uplink_bits_: int
-    downlink_bits_: int
-    n_clients_: int
-    client_ids_: NDArray[Any]
-    n_features_in_: int
-    feature_names_in_: NDArray[Any]
-
-    __metadata_request__fit = {"clients": True}
 
     def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
         self.with_mean = with_mean
@@ -188,52 +177,6 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
             )
         return self
 
-    def transform(self, X: ClientsLike) -> Transformed:
-        """Standardise rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-
-        Returns
-        -------
-        X_new : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Transformed rows, in the precision of X.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains inf, or has other features than the data of the fit; for
-            a list, the error names the client.
-        """
-        check_is_fitted(self)
-        return by_client(X, self._transformed, container=self)
-
-    def inverse_transform(self, X: ClientsLike) -> Transformed:
-        """Undo ``transform``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-
-        Returns
-        -------
-        X_original : ndarray of shape (n_samples, n_features), or a tuple with one for each client
-            Rows in the units of the fit, in the precision of X.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains inf, or has a wrong number of columns; for a list, the
-            error names the client.
-        """
-        check_is_fitted(self)
-        return by_client(X, self._inverse_transformed)
-
     def _transformed(self, X: Any) -> FloatArray:
         """``transform`` of one table."""
         rows = read_rows(self, X, allow_nan=True)
@@ -265,10 +208,9 @@ class FederatedStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return old.astype(rows.dtype, copy=False)
 
     def __sklearn_tags__(self) -> Tags:
-        """Accept missing values; float32 stays float32."""
+        """Accept missing values."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
 

@@ -15,11 +15,8 @@ from .._parameters import is_auto
 from .._typing import Schedule
 from ._parameters import FederatedParameters
 from ._state import RunState
-from ._stopping import fewest_rounds
 from .base import Problem
 
-# If the sum of the steps is less than this, it is a likely reason for no convergence.
-_FEW_STEPS = 10
 # Warn if automatic steps were cut to less than this share of the schedule.
 _SMALL_SHARE = 0.1
 
@@ -63,15 +60,12 @@ class Wording(NamedTuple):
 
     Attributes
     ----------
-    iteration : str
-        Name of a step of size 1.
     left : str
         What was wrong with a step that had to be shortened.
     remedies : tuple of str
         Further remedies for shortened steps.
     """
 
-    iteration: str
     left: str
     remedies: tuple[str, ...] = ()
 
@@ -104,7 +98,7 @@ def warn_outcome(
         return
     _warn_of_steps(settings, state, schedule, wording)
     if not (state.converged or is_worse):
-        _warn_of_no_convergence(settings, problem, state, wording.iteration)
+        _warn_of_no_convergence(settings, problem, state)
 
 
 def warn_interrupted(state: RunState) -> None:
@@ -170,46 +164,19 @@ def against_noise(settings: FederatedParameters, *steps: str) -> list[str]:
 
 
 def _warn_of_no_convergence(
-    settings: FederatedParameters, problem: Problem, state: RunState, iteration: str
+    settings: FederatedParameters, problem: Problem, state: RunState
 ) -> None:
-    """Warn that ``tol`` was not reached, with the likely reason and remedy."""
-    why, advice = _reason(settings, problem, state, iteration)
+    """Warn that ``tol`` was not reached, with a remedy."""
+    absent = problem.inclusion_probability < 1
+    if problem.task.control_step == 0 and (problem.omega > 0 or absent):
+        advice = "Set control_step='auto'"
+    elif settings.batch_size is not None and problem.persistent_noise:
+        advice = "Use solver='vr_fedem'"
+    elif settings.max_iter is not None and state.n_rounds >= settings.max_iter:
+        advice = "Increase max_iter or tol"
+    else:
+        advice = "Increase max_epochs or tol"
     warn(
-        f"Not converged to tol={settings.tol} after {plural(state.n_rounds, 'round')}{why}. "
-        f"{advice}.",
+        f"Not converged to tol={settings.tol} after {plural(state.n_rounds, 'round')}. {advice}.",
         ConvergenceWarning,
     )
-
-
-def took_few_steps(state: RunState) -> bool:
-    """Whether the sum of a run's steps is so small that this explains lack of convergence."""
-    steps = state.history["step_size"][1:]
-    return bool(steps.sum() < min(_FEW_STEPS, len(steps)))
-
-
-def took_few_rounds(problem: Problem, state: RunState) -> bool:
-    """Whether a run had fewer rounds than its stopping rule takes, however small the gains."""
-    return state.n_rounds < fewest_rounds(problem)
-
-
-def _reason(
-    settings: FederatedParameters, problem: Problem, state: RunState, iteration: str
-) -> tuple[str, str]:
-    """Likely reason for lack of convergence ("" if unclear), and advice."""
-    more = "Increase max_epochs"
-    if settings.max_iter is not None and state.n_rounds >= settings.max_iter:
-        more = "Increase max_iter"
-    if settings.tol == 0:
-        return " (no fit can reach that)", "Increase tol, to see whether it converges"
-    if problem.task.control_step == 0 and (problem.omega > 0 or problem.inclusion_probability < 1):
-        why = ": without control variates, the noise of messages does not vanish"
-        return why, "Set control_step='auto'"
-    if settings.batch_size is not None and problem.persistent_noise:
-        return ": the noise of FedEM's minibatches vanishes slowly", "Use solver='vr_fedem'"
-    if took_few_steps(state):
-        step_sum = state.history["step_size"][1:].sum()
-        why = f": the steps added up to only {step_sum:.2g} {iteration}"
-        return why, more if is_auto(settings.step_size) else f"{more}, or use a larger step_size"
-    if took_few_rounds(problem, state):
-        return f": such a fit takes about {fewest_rounds(problem)} rounds or more", more
-    return "", f"{more} or tol"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, sqrt
 
-from ..theory import participation_omega
 from .base import Problem
 
 # Largest step as a share of p α, the learning rate of control variates with α = 1 / (1 + ω), and of
@@ -65,7 +64,7 @@ def first_step_size(problem: Problem) -> float:
     there are so many clients that their errors cancel.
     """
     omega, p = problem.omega, problem.inclusion_probability
-    omega_p = participation_omega(omega, p)
+    omega_p = omega + (1 - p) * (1 + omega) / p  # ``participation_omega``
     bounds = [1.0]
     if omega_p > 0:
         n_clients = problem.sizes.effective_n_clients

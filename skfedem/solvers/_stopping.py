@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, inf, isnan, nan
+from math import inf, isnan, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -133,13 +133,6 @@ def next_gains(
     if gains.step_size > 0:
         gain = model.change(criterion, gains.criterion) / gains.step_size
     return CriterionGains(np.append(gains.latest[1:], gain), criterion, step_size)
-
-
-def fewest_rounds(problem: Problem) -> int:
-    """Expected number of random rounds in the sweeps that a run must end with; 0 if exact."""
-    if problem.exact:
-        return 0
-    return ceil(_QUIET * max(_SHORTEST_SWEEP, 1 / problem.inclusion_probability))
 
 
 def next_sweep(

@@ -219,25 +219,10 @@ def test_tol_is_relative_to_the_objective():
     ("parameters", "says"),
     [
         ({"max_iter": 3}, r"tol=1e-06 after 3 rounds\. Increase max_iter or tol\.$"),
-        (
-            {"max_iter": 20, "step_size": 0.05},
-            r"added up to only 1 natural steps\. Increase max_iter, or use a larger step_size\.$",
-        ),
-        (
-            {"max_iter": 20, "batch_size": 5},
-            r"the noise of FedEM's minibatches vanishes slowly\. Use solver='vr_fedem'\.$",
-        ),
+        ({"max_iter": 20, "batch_size": 5}, r"20 rounds\. Use solver='vr_fedem'\.$"),
         ({"max_iter": 5, "max_epochs": 9}, r"Increase max_iter or tol\.$"),
         ({"max_iter": 9, "max_epochs": 5}, r"Increase max_epochs or tol\.$"),
         ({"max_iter": None, "max_epochs": 5}, r"Increase max_epochs or tol\.$"),
-        (
-            {"max_iter": 20, "step_size": lambda k: 0.05},
-            r"only 1 natural steps\. Increase max_iter, or use a larger step_size\.$",
-        ),
-        (
-            {"max_iter": 5000, "max_epochs": 20, "step_size": 0.05},
-            r"only 1 natural steps\. Increase max_epochs, or use a larger step_size\.$",
-        ),
     ],
 )
 @pytest.mark.parametrize("method", ["fit", "fit_transform"])

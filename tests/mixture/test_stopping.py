@@ -21,10 +21,7 @@ from watched import said_by
 
 def test_max_iter_is_said_when_reached():
     gm = FederatedGaussianMixture(**{**EXACT, "tol": 0.0, "max_iter": 3})
-    says = (
-        r"tol=0.0 after 3 rounds \(no fit can reach that\)\. Increase tol, to see whether it "
-        r"converges\.$"
-    )
+    says = r"tol=0.0 after 3 rounds\. Increase max_iter or tol\.$"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
     assert gm.n_iter_ == 3
@@ -43,7 +40,7 @@ def test_one_round_is_one_round():
 def test_rounds_without_control_variates_name_them(noise):
     few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-9}
     gm = FederatedGaussianMixture(**EXACT, **noise, **few)
-    says = r"without control variates, the noise .* does not vanish\. Set control_step='auto'\.$"
+    says = r"after 510 rounds\. Set control_step='auto'\.$"
     with pytest.warns(ConvergenceWarning, match=says):
         gm.fit(CLIENTS)
 
@@ -52,15 +49,6 @@ def test_exact_rounds_have_no_noise_that_control_variates_take_away():
     few = {"control_step": 0.0, "step_size": 0.02, "max_iter": 510, "tol": 1e-13}
     (message,) = said_by(FederatedGaussianMixture(**EXACT, **few).fit, CLIENTS)
     assert message.startswith("Not converged") and "control_step" not in message
-
-
-@pytest.mark.parametrize("bounds", [{"max_iter": 20}, {"max_iter": None, "max_epochs": 20}])
-def test_rounds_of_small_steps_ask_for_more_of_them(bounds):
-    gm = FederatedGaussianMixture(**EXACT, tol=1e-9, step_size=0.05, **bounds)
-    name = "max_iter" if bounds["max_iter"] else "max_epochs"
-    says = rf"20 rounds: .* only 1 EM iterations\. Increase {name}, or use a larger step_size\.$"
-    with pytest.warns(ConvergenceWarning, match=says):
-        gm.fit(CLIENTS)
 
 
 @pytest.mark.parametrize(
@@ -72,28 +60,7 @@ def test_more_rounds_are_no_remedy_for_the_noise_of_minibatches(settings):
         **{**EXACT, "tol": 1e-7, "max_iter": 60} | settings, batch_size=4, covariance_type="tied"
     )
     (message,) = [text for text in said_by(gm.fit, CLIENTS) if "Not converged" in text]
-    why = ": the noise of FedEM's minibatches vanishes slowly. Use solver='vr_fedem'."
-    assert message.endswith(why)
-
-
-@pytest.mark.parametrize(
-    ("settings", "fewest"),
-    [
-        ({"omega": 0.1, "step_size": 0.4}, "30 rounds or more"),
-        ({"participation": 0.05, "step_size": 0.2}, "60 rounds or more"),
-    ],
-)
-def test_rounds_too_few_for_the_stopping_rule_are_said_to_be_so(settings, fewest):
-    max_iter = int(fewest[:2]) - 1
-    gm = FederatedGaussianMixture(
-        **EXACT | settings, covariance_type="spherical", tol=1e9, max_iter=max_iter
-    )
-    many_clients = np.arange(N_SAMPLES) % 60
-    assert said_by(gm.fit, X, clients=many_clients) == [
-        f"Not converged to tol=1000000000.0 after {max_iter} rounds: such a fit takes about "
-        f"{fewest}. Increase max_iter."
-    ]
-    assert said_by(gm.set_params(max_iter=2 * max_iter).fit, X, clients=many_clients) == []
+    assert message.endswith("rounds. Use solver='vr_fedem'.")
 
 
 @pytest.mark.parametrize("method", ["fit", "fit_predict", "fit_transform"])
@@ -406,7 +373,7 @@ def outcome_of(step_size, safeguarded, *, round_index):
 def test_steps_are_looked_at_in_the_last_tenth_of_the_rounds(last, warns):
     safeguarded = np.arange(20) == last
     estimator, result = outcome_of(np.ones(20), safeguarded, round_index=20)
-    wording = Wording("", left="were too long")
+    wording = Wording(left="were too long")
     said = said_by(_warn_of_steps, estimator, result, lambda number: 1.0, wording)
     assert [text.startswith("Steps were too long in 1 of the last 2 rounds") for text in said] == (
         [True] * warns
@@ -420,7 +387,7 @@ def test_steps_that_their_schedule_made_small_are_not_said_to_be_cut(limit, said
     # 0.0011 is a thousandth of the first step, but the plan itself comes to 0.01 in round 100.
     estimator, result = outcome_of(np.ones(100), np.zeros(100), round_index=100)
     result = result._replace(server=result.server._replace(step_limit=limit))
-    wording = Wording("", left="")
+    wording = Wording(left="")
     says = said_by(_warn_of_steps, estimator, result, lambda number: 1 / number, wording)
     assert [text[:36] for text in says] == said
 

@@ -194,7 +194,6 @@ def test_the_history_has_the_steps_as_taken():
     # What to make smaller is the parameter; the last step was not taken at all.
     messages = " ".join(str(warning.message) for warning in caught)
     assert steps[-1] == 0 and "Use a smaller step_size" in messages
-    assert f"the steps added up to only {steps.sum():.2g} EM iterations" in messages
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
