@@ -45,15 +45,8 @@ def save(path: FilePath, identity: Identity, state: object) -> None:
     """Write a checkpoint; at any moment, the file is either the previous one or this one.
 
     The previous one is kept as ``path`` with ``.previous`` appended. The new file has its
-    permissions.
-
-    Parameters
-    ----------
-    path : path-like
-    identity : dict
-        Description of the run.
-    state : NamedTuple or dict
-        Nested; its leaves are arrays, numbers, booleans and None.
+    permissions. ``identity`` describes the run; the leaves of the nested ``state`` are arrays,
+    numbers, booleans and None.
     """
     path = _real(path)
     header = json.dumps({"version": _VERSION, "identity": identity})
@@ -87,26 +80,10 @@ def try_out(path: FilePath) -> None:
 
 
 def load(path: FilePath, identity: Identity, template: _State) -> _State:
-    """Read a checkpoint of the same run.
+    """State in a checkpoint, of the type of the ``template``, a state of the same types.
 
-    Parameters
-    ----------
-    path : path-like
-    identity : dict
-        Expected description of the run.
-    template : NamedTuple or dict
-        State of the same types; its leaves are replaced by those of the checkpoint.
-
-    Returns
-    -------
-    state : of the template's type
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If the file is damaged, not a checkpoint, or of another version or run.
+    Raises FileNotFoundError if there is no such file; ValueError if it is damaged, not a
+    checkpoint, or of another version, or of a run with another identity.
     """
     found, arrays = _read(path)
     check_identity(path, found, json.loads(json.dumps(identity)))

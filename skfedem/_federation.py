@@ -248,34 +248,14 @@ def positions_of(starts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def weights_of_clients(totals: IntArray | FloatArray, client_weights: ClientWeights) -> FloatArray:
-    """Client weights w_i.
-
-    Parameters
-    ----------
-    totals : ndarray of shape (n_clients,)
-        Number of rows of each client, or their total weight.
-    client_weights : {"n_samples", "uniform"}
-        m_i / N, the pooled likelihood, or 1 / n.
-    """
+    """Client weights w_i from totals m_i: m_i / N, the pooled likelihood, or 1 / n."""
     if client_weights == "n_samples":
         return totals / totals.sum()
     return np.full(len(totals), 1 / len(totals))
 
 
 def sample_weight_of(values: FloatArray, offsets: IntArray) -> SampleWeight:
-    """Weights of rows with their totals and running sums.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_samples,)
-        Positive weights of the stacked rows.
-    offsets : ndarray of int, shape (n_clients + 1,)
-
-    Returns
-    -------
-    sample_weight : SampleWeight
-        Sums of integers are exact.
-    """
+    """Positive weights of rows, with their totals and running sums; sums of integers are exact."""
     lengths = np.diff(offsets)
     totals = np.add.reduceat(values, offsets[:-1])
     # One running sum over all clients, scaled by powers of two, which are exact, so that all
@@ -310,22 +290,10 @@ def _pieces(federation: Federation) -> Iterator[NDArray[Any]]:
 
 
 def client_groups(offsets: IntArray, n_rows: int, n_clients: int = MOST_CLIENTS) -> list[slice]:
-    """Cut a sequence of clients into groups with bounded numbers of rows and clients.
+    """Cut a sequence of clients into groups with at most so many rows and clients.
 
     A client with more than ``n_rows`` rows is a group by itself. The groups only depend on the
-    numbers of rows, so that sums do not depend on the number of workers.
-
-    Parameters
-    ----------
-    offsets : ndarray of int, shape (n + 1,)
-        Number of rows before each client of the sequence, and number of all rows.
-    n_rows, n_clients : int
-        Largest number of rows and of clients in a group.
-
-    Returns
-    -------
-    groups : list of slice
-        Slices that partition the sequence.
+    ``offsets``, the numbers of rows before each client, so that sums do not depend on workers.
     """
     n = len(offsets) - 1
     cuts = [0]
@@ -349,20 +317,9 @@ class Reading(NamedTuple):
 
 
 def read(federation: Federation, clients: IntArray, n_rows: int) -> Iterator[Reading]:
-    """Read all rows of some clients in blocks of at most ``n_rows`` rows.
+    """Read all rows of some clients, in increasing order, in blocks of at most ``n_rows`` rows.
 
-    Parameters
-    ----------
-    federation : Federation
-    clients : ndarray of int, shape (n,)
-        Increasing client indices.
-    n_rows : int
-        Largest number of rows in a block.
-
-    Yields
-    ------
-    reading : Reading
-        A client with more than ``n_rows`` rows is read in several pieces.
+    A client with more rows is read in several pieces.
     """
     starts = federation.offsets[clients]
     lengths = federation.lengths_of(clients)
@@ -386,70 +343,3 @@ def _reading(
     rows, weights = federation.rows, federation.sample_weight
     rows = rows[chosen] if isinstance(chosen, slice) else take_rows(rows, chosen)
     return Reading(group, rows, lengths, None if weights is None else weights.values[chosen])
-
-
-def draw_minibatches(uniforms: FloatArray, lengths: IntArray, *, replacement: bool) -> IntArray:
-    """Minibatch of each client, as row numbers within the client.
-
-    Parameters
-    ----------
-    uniforms : ndarray of shape (n_clients, batch_size)
-        Uniform numbers in [0, 1), one for each row to draw.
-    lengths : ndarray of int, shape (n_clients,)
-        Number of rows of each client, m_i; at least ``batch_size`` without replacement.
-    replacement : bool
-        Whether a row may be drawn twice. Without replacement, the draw is Floyd's (Bentley and
-        Floyd, CACM 1987): all subsets are equally likely, and each row takes one number.
-
-    Returns
-    -------
-    batches : ndarray of int, shape (n_clients, batch_size)
-    """
-    if replacement:
-        return (uniforms * lengths[:, None]).astype(np.intp)
-    n_clients, batch_size = uniforms.shape
-    batches = np.empty((n_clients, batch_size), dtype=np.intp)
-    taken, first = np.zeros(int(lengths.sum()), dtype=bool), offsets_of(lengths)[:-1]
-    for j in range(batch_size):
-        newest = lengths - batch_size + j
-        drawn = (uniforms[:, j] * (newest + 1)).astype(np.intp)
-        batches[:, j] = np.where(taken[first + drawn], newest, drawn)
-        taken[first + batches[:, j]] = True
-    return batches
-
-
-def draw_weighted_minibatches(
-    uniforms: FloatArray, federation: Federation, clients: IntArray
-) -> IntArray:
-    """Minibatch of each client with replacement, rows being drawn in proportion to their weights.
-
-    With integer weights, these are the rows that ``draw_minibatches`` draws with the same uniform
-    numbers if each row is repeated according to its weight.
-
-    Parameters
-    ----------
-    uniforms : ndarray of shape (n_clients, batch_size)
-        Uniform numbers in [0, 1), one for each row to draw.
-    federation : Federation
-        With weights of rows.
-    clients : ndarray of int, shape (n_clients,)
-
-    Returns
-    -------
-    batches : ndarray of int, shape (n_clients, batch_size)
-        Row numbers within each client: the first row whose running sum exceeds ``uniforms`` times
-        the client's total.
-    """
-    weighted = federation.sample_weight
-    assert weighted is not None  # as described
-    starts = federation.offsets[clients][:, None]
-    wanted = uniforms * weighted.totals[clients][:, None]
-    # Vectorised bisection: the row is among low, ..., high.
-    low = np.broadcast_to(starts, wanted.shape)
-    high = np.broadcast_to(federation.offsets[clients + 1][:, None] - 1, wanted.shape)
-    for _ in range(int(np.max(high - low, initial=0)).bit_length()):
-        middle = (low + high) // 2
-        is_later = weighted.cumulative[middle] <= wanted
-        low = np.where(is_later, np.minimum(middle + 1, high), low)
-        high = np.where(is_later, high, middle)
-    return low - starts

@@ -57,15 +57,7 @@ class Workers:
     def map(
         self, function: Callable[[_Group], _Result], groups: Sequence[_Group], kind: Hashable
     ) -> list[_Result]:
-        """``[function(group) for group in groups]``.
-
-        Parameters
-        ----------
-        function : callable
-        groups : list
-        kind : hashable
-            Kind of call; calls of one kind have a similar cost per group.
-        """
+        """``[function(group) for group in groups]``; those of one ``kind`` have similar costs."""
         if self._n_workers == 1 or len(groups) < 2:
             return [function(group) for group in groups]
         alone = self._seconds.get(kind, 0.0) * len(groups)

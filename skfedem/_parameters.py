@@ -41,15 +41,8 @@ def check_number(
 ) -> None:
     """Raise if a parameter is not a number within its bounds.
 
-    Parameters
-    ----------
-    name : str
-    value : object
-    kind : {numbers.Real, numbers.Integral}
-    low, high : number, default=None
-        Bounds, inclusive unless ``low_open`` or ``high_open`` is set; ``high`` requires ``low``.
-    hint : str
-        Advice for the message.
+    Bounds are inclusive unless ``low_open`` or ``high_open`` is set; ``high`` requires ``low``. The
+    ``hint`` ends the message.
     """
     number, bounds = "an integer" if kind is Integral else "a number", ""
     if low is not None:

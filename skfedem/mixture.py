@@ -283,14 +283,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
         memory = memory_of_fit(self) if self.warm_start else None
         if memory is not None:
             check_columns_of_fit(self, X)
-        data = read_clients(
-            checked,
-            X,
-            clients,
-            sample_weight,
-            client_weights=self.client_weights,
-            drop_equal_weights=True,
-        )
+        how: dict[str, Any] = {"client_weights": self.client_weights, "drop_equal_weights": True}
+        data = read_clients(checked, X, clients, sample_weight, **how)
         check_enough_rows(data.federation.n_samples, settings.n_components)
         initial = initial_parameters(self, settings, checked.n_features_in_, memory)
         memory = memory and at_average(memory)

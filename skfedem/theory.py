@@ -1,9 +1,7 @@
 """Constants of the theorems as functions of the size of the problem.
 
-They show how the admissible step sizes, the noise and the cost depend on the number of clients, the
-compression and the participation. The Lipschitz and curvature constants that they require are
-unknown for most data: in practice, the dependence on ``n_clients``, ``omega`` and ``participation``
-is what matters.
+The Lipschitz and curvature constants that they require are unknown for most data: in practice, the
+dependence on ``n_clients``, ``omega`` and ``participation`` is what matters.
 
 Numbers of theorems, corollaries, propositions, assumptions and equations refer to [1]_.
 
@@ -60,7 +58,7 @@ def control_step(omega: float) -> float:
     Notes
     -----
     All theorems take α = 1/(1 + ω); the proofs (Propositions 11, 15 and 22) hold for any α in (0,
-    1/(1 + ω)]. Without compression, a control variate then equals the client's field.
+    1/(1 + ω)].
 
     Examples
     --------
@@ -113,10 +111,8 @@ def max_step_size(
     p the second bound decreases like p**1.5: a factor p because control variates are updated less
     often, and the square root of p because of the random participation.
 
-    Among the steps γ that (7) allows, the decrease that equation (8) guarantees without minibatch
-    noise, proportional to ``γ * (1 - γ * gradient_lipschitz / v_min)``, is largest at the returned
-    value. For p = 1 and ω = 0, it is the limit for ω → 0; the guarantee of equation (9), for this
-    case alone, is largest at twice the returned value.
+    For p = 1 and ω = 0, it is the limit for ω → 0; the guarantee of equation (9), for this case
+    alone, is largest at twice the returned value.
 
     Examples
     --------
@@ -218,8 +214,6 @@ def optimal_step_size(
     -----
     Corollary 2 (all clients take part). This step minimises the bracket of equation (8), the sum of
     ``initial_gap / (step_size * n_rounds)`` and the noise floor, which grows with the step size.
-    The bracket is divided by ``1 - step_size * gradient_lipschitz / v_min``; with this factor, the
-    best step is somewhat shorter.
 
     Examples
     --------
@@ -228,13 +222,8 @@ def optimal_step_size(
     ...                   gradient_lipschitz=1.0, field_lipschitz=1.0)
     0.2
     """
-    max_step = max_step_size(
-        n_clients,
-        omega,
-        v_min=v_min,
-        gradient_lipschitz=gradient_lipschitz,
-        field_lipschitz=field_lipschitz,
-    )
+    constants = {"gradient_lipschitz": gradient_lipschitz, "field_lipschitz": field_lipschitz}
+    max_step = max_step_size(n_clients, omega, v_min=v_min, **constants)
     check_counts(n_rounds=n_rounds)
     check_not_negative(initial_gap=initial_gap, noise_variance=noise_variance)
     if noise_variance == 0:
@@ -321,12 +310,8 @@ def vr_step_size(
     """
     check_counts(n_clients=n_clients)
     check_not_negative(omega=omega)
-    check_positive(
-        v_min=v_min,
-        v_max=v_max,
-        gradient_lipschitz=gradient_lipschitz,
-        field_lipschitz=field_lipschitz,
-    )
+    check_positive(v_min=v_min, v_max=v_max, field_lipschitz=field_lipschitz)
+    check_positive(gradient_lipschitz=gradient_lipschitz)
     if v_max < v_min:
         raise ValueError(f"Expected v_max >= v_min, got v_max={v_max!r} and v_min={v_min!r}.")
     message_noise = (1 + omega) * math.sqrt(omega + (1 + 10 * omega) / 8)
@@ -398,9 +383,8 @@ def vr_n_inner(n_samples: float, omega: float) -> int:
 
     Notes
     -----
-    Appendix E.2. The accuracy determines the number of rounds k_in k_out; with the batch size
-    k_in/(1 + ω)² of Theorem 3, before it is rounded up, a round then costs m/k_in + 2 k_in/(1 + ω)²
-    evaluations per client.
+    Appendix E.2. With the batch size k_in/(1 + ω)² of Theorem 3, before it is rounded up, a round
+    costs m/k_in + 2 k_in/(1 + ω)² evaluations per client.
 
     Examples
     --------

@@ -14,12 +14,12 @@ from numpy.testing import assert_array_equal
 from problems import ragged_clients, stack
 from skfedem._federation import (
     client_groups,
-    draw_minibatches,
     fingerprint,
     offsets_of,
     read,
     sample_weight_of,
 )
+from skfedem._minibatches import draw_minibatches
 
 LARGEST_UNIFORM = 1 - 2.0**-53
 

@@ -26,7 +26,7 @@ from sklearn.utils import get_tags
 
 from preprocessed import CLIENTS, FRAMES, N_FEATURES, X
 from skfedem import FederatedGaussianMixture
-from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler, PerClient
+from skfedem.preprocessing import FederatedStandardScaler, PerClient
 
 
 @pytest.mark.parametrize(
@@ -100,15 +100,6 @@ def test_what_cannot_be_fitted_to_summaries_says_why(transformer):
         PerClient(transformer).fit(CLIENTS)
 
 
-@pytest.mark.parametrize(
-    "transformer", [FederatedPCA(1), FederatedStandardScaler(), PerClient(MinMaxScaler())]
-)
-def test_what_takes_lists_of_clients_itself_is_not_wrapped(transformer):
-    message = f"got {type(transformer).__name__}, .* Use it without PerClient"
-    with pytest.raises(TypeError, match=message):
-        PerClient(transformer).fit(CLIENTS)
-
-
 def test_a_subclass_that_can_travel_does():
     class Travelling(FederatedStandardScaler):
         def partial_fit(self, X, y=None):
@@ -117,11 +108,9 @@ def test_a_subclass_that_can_travel_does():
     assert PerClient(Travelling()).fit(CLIENTS).transformer_.n_clients_ == 1
 
 
-def test_it_is_said_how_to_fill_in_missing_values():
-    with pytest.raises(TypeError, match=r"PerClient\(FunctionTransformer\(numpy.nan_to_num\)\)"):
-        PerClient(SimpleImputer()).fit(CLIENTS)
+def test_missing_values_are_filled_in_by_a_frozen_imputer():
     constant = SimpleImputer(strategy="constant")
-    with pytest.raises(TypeError, match=r"PerClient\(FrozenEstimator\(simpleimputer\)\)"):
+    with pytest.raises(TypeError, match="give it in a FrozenEstimator"):
         PerClient(constant).fit(CLIENTS)
     holes = np.where(X > 1, np.nan, X)
     filled = PerClient(FrozenEstimator(constant.fit(X))).fit_transform([holes])

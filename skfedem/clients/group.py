@@ -27,21 +27,7 @@ def client_half(
 ) -> tuple[Message, FloatArray, Any]:
     """The active clients' half of a round (lines 5-9 of Algorithm 1, 7-11 of Algorithm 2).
 
-    Parameters
-    ----------
-    solver : Solver
-    task : Task
-    broadcast : Broadcast
-        Ŝ_k and T(Ŝ_k).
-    group : ClientGroup
-        Some active clients.
-
-    Returns
-    -------
-    message : Message
-    controls : ndarray, client vectors
-        V_{k+1,i}, to be kept if the server accepts the round, like ``states``.
-    states : States
+    Returns their messages, and the V_{k+1,i} and states to be kept if the server accepts the round.
     """
     if solver.client_half:
         return solver.client_half(task, broadcast, group)

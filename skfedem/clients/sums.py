@@ -134,16 +134,7 @@ def aggregate(
 ) -> AggregatedMessages:
     """What the server's half sees of messages that arrive one by one.
 
-    Parameters
-    ----------
-    solver : Solver
-    task : Task
-    sizes : ClientSizes
-        Of all clients.
-    active : ndarray of int, shape (n,)
-        Clients that answered, in increasing order.
-    messages : list of Message
-        Theirs.
+    They are those of the ``active`` clients, in order; ``sizes`` are those of all.
     """
     total = np.empty(0)
     if solver.aggregates:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
 from typing import Any, Literal, Self
 
 import numpy as np
-import sklearn
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.impute import SimpleImputer
 from sklearn.utils import Tags, get_tags
-from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._compat import row_count, rows_of
@@ -60,13 +56,13 @@ class PerClient(
     - *Stateless* transformers (``Normalizer``, ``Binarizer``, ``FunctionTransformer``, ...: those
       whose tag ``requires_fit`` is False) learn nothing from data, and nothing leaves a client.
     - Transformers with ``partial_fit`` (``MinMaxScaler``, ``MaxAbsScaler``, ``IncrementalPCA``,
-      ...) travel: the first client fits the transformer to its rows and passes its state on, the
-      next client updates it with its rows, and so on. **The state contains everything that the
-      transformer stores, and it is passed on uncompressed.** For ``MinMaxScaler``, these are the
-      smallest and largest values so far; the state after the first client describes that client's
-      rows only. The fit is exact if ``partial_fit`` is (as for the scalers); otherwise, it depends
-      on the order of the clients. If a client without values in some column would leave NaN in the
-      state for all clients, an error is raised.
+      ...) are fitted in turn: each client updates the transformer with its rows and passes its
+      state on. **The state contains everything that the transformer stores, and it is passed on
+      uncompressed.** For ``MinMaxScaler``, these are the smallest and largest values so far; the
+      state after the first client describes that client's rows only. The fit is exact if
+      ``partial_fit`` is (as for the scalers); otherwise, it depends on the order of the clients. If
+      a client without values in some column would leave NaN in the state for all clients, an error
+      is raised.
     - Fitted transformers in a ``FrozenEstimator`` are used as they are.
     - All other transformers need all rows at once: they raise TypeError.
 
@@ -91,7 +87,7 @@ class PerClient(
         Number of clients.
     client_ids_ : ndarray of shape (`n_clients_`,)
         Label of each client: the sorted labels from ``clients``, or else its position in the list.
-        The transformer travels in this order.
+        The transformer is fitted in this order.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -150,8 +146,7 @@ class PerClient(
         TypeError
             If the transformer can only be fitted to all rows at once.
         TypeError, ValueError
-            If data are invalid, or the transformer requests ``sample_weight``; an earlier fit is
-            then kept unchanged.
+            If data are invalid; an earlier fit is then kept unchanged.
 
         Warns
         -----
@@ -159,15 +154,13 @@ class PerClient(
             If X has a column of the name of ``clients``, or if these have the index of X in another
             order, or look like measurements.
         """
-        travels = _has_to_travel(self.transformer)
-        if travels:
-            _check_requests(self.transformer)
+        in_turn = _is_fitted_in_turn(self.transformer)
         checked = unfitted(self)
         tables, ids = _tables(checked, X, clients)
         transformer = clone(self.transformer)
         uplink = downlink = 0
-        if travels:
-            uplink, downlink = _travel(transformer, tables, ids)
+        if in_turn:
+            uplink, downlink = _fit_in_turn(transformer, tables, ids)
         else:
             if isinstance(transformer, FrozenEstimator):
                 # The first table must have the features that the frozen transformer was fitted to.
@@ -235,10 +228,8 @@ class PerClient(
 
         Raises
         ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If the transformer rejects the rows; for a list, the error names the client.
+        NotFittedError, TypeError, ValueError
+            As in ``transform``.
         """
         check_is_fitted(self)
         if is_client_list(X):
@@ -302,7 +293,7 @@ class PerClient(
         return tags
 
 
-def _has_to_travel(transformer: Any) -> bool:
+def _is_fitted_in_turn(transformer: Any) -> bool:
     """Whether clients fit the transformer in turn; raise if they cannot, but it needs a fit."""
     name = type(transformer).__name__
     if isinstance(transformer, type) or not hasattr(transformer, "transform"):
@@ -316,40 +307,13 @@ def _has_to_travel(transformer: Any) -> bool:
     if not get_tags(transformer).requires_fit:
         return False
     if not hasattr(transformer, "partial_fit"):
-        if "clients" in signature(transformer.fit).parameters:
-            raise TypeError(
-                f"Expected a transformer of scikit-learn, got {name}, which takes the clients' "
-                "tables itself. Use it without PerClient."
-            )
-        if isinstance(transformer, SimpleImputer) and transformer.strategy == "mean":
-            raise TypeError(
-                f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}. "
-                "To fill in the mean of all clients, use FederatedStandardScaler and, after it, "
-                "PerClient(FunctionTransformer(numpy.nan_to_num))."
-            )
         raise TypeError(
             f"Expected a transformer with `partial_fit`, or one that needs no fit, got {name}: its "
-            "`fit` cannot be continued at the next client. Wrap the steps of a Pipeline one by "
-            "one; use FederatedStandardScaler or FederatedPCA, a transformer with `partial_fit`, "
-            f"or fit {name} to rows that may be shared (one of zeros, if it learns nothing from "
-            f"them but the columns) and give it as PerClient(FrozenEstimator({name.lower()}))."
+            "`fit` cannot be continued at the next client. Use FederatedStandardScaler, "
+            "FederatedPCA or a transformer with `partial_fit`, wrap the steps of a Pipeline one by "
+            f"one, or fit {name} to rows that may be shared and give it in a FrozenEstimator."
         )
     return True
-
-
-def _check_requests(transformer: Any) -> None:
-    """Raise if the transformer requests row weights, because it would not get them."""
-    if not sklearn.get_config()["enable_metadata_routing"]:
-        return  # requests are not possible then
-    routing = get_routing_for_object(transformer)
-    for method in ("fit", "partial_fit"):
-        asked = getattr(routing, method, None)
-        if asked is not None and asked.requests.get("sample_weight") not in (None, False):
-            raise ValueError(
-                f"Expected a transformer without weights of rows, got {repr_of(transformer)}, "
-                f"which requests sample_weight for {method}. Turn the request off with "
-                f"set_{method}_request(sample_weight=False)."
-            )
 
 
 def _tables(
@@ -390,7 +354,7 @@ def _shape(table: Any, whose: str = "") -> tuple[int, ...]:
     return shape
 
 
-def _travel(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
+def _fit_in_turn(transformer: Any, tables: list[Any], ids: NDArray[Any]) -> tuple[int, int]:
     """Fit to one client after the other; return uplink and downlink bits of the states."""
     sizes: list[int] = []
     nan_since: dict[str, Any] = {}

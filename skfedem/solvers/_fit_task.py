@@ -60,10 +60,7 @@ class FitTask:
     def begin_start(self, fitted: Callable[[RunState], dict[str, Any]]) -> Self | None:
         """Begin the next start; return this task, or None if there are no callbacks.
 
-        Parameters
-        ----------
-        fitted : callable
-            Maps the progress of the run to the current fitted attributes.
+        ``fitted`` maps the state of the run to the current fitted attributes.
         """
         if not getattr(self._estimator, "_skl_callbacks", None):
             return None

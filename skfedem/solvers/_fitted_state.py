@@ -13,7 +13,7 @@ from .._federation import ClientSizes
 from .._typing import FloatArray, IntArray
 from ..models._base import Start
 from ._state import RunState
-from ._stopping import CriterionGains
+from ._stopping import StoppingByCriterion
 from .base import Clients, Problem, ServerState, Solver
 
 # Bound of the rounding error of V after a long run, relative to the largest number in the V_i, or
@@ -57,7 +57,7 @@ class FittedState(NamedTuple):
         What else the solver keeps of them.
     noise : NoiseSources
         Noise with which the limit of automatic steps was learnt.
-    gains : CriterionGains or None
+    gains : StoppingByCriterion or None
         Gains of the last rounds, if these were exact and the last one was evaluated.
     row_weight : float, default=1.0
         Weight of each row of a fit if all weights were equal; not included in ``totals``.
@@ -78,7 +78,7 @@ class FittedState(NamedTuple):
     controls: FloatArray
     states: Any
     noise: NoiseSources
-    gains: CriterionGains | None = None
+    gains: StoppingByCriterion | None = None
     row_weight: float = 1.0
     average: FloatArray | None = None
     row_keys: NDArray[np.uint64] | None = None
@@ -94,7 +94,7 @@ def fitted_state(
 ) -> FittedState:
     """State after a run; the other arguments as in ``FittedState``."""
     assert state.clients is not None  # a run has ended
-    gains = state.stopping if isinstance(state.stopping, CriterionGains) else None
+    gains = state.stopping if isinstance(state.stopping, StoppingByCriterion) else None
     if gains is not None and np.isnan(gains.next_criterion):
         gains = None
     return FittedState(

@@ -25,7 +25,7 @@ from ._state import (
     history_row,
     initial_state,
 )
-from ._stopping import CriterionGains, next_gains, next_sweep, of_these_rows
+from ._stopping import StoppingByCriterion, next_by_criterion, next_by_surrogate, of_these_rows
 from .base import Broadcast, Clients, Problem, RoundInfo, ServerState
 from .messages import AggregatedMessages
 from .server import after_short_step, broadcast_of, outer_loop_of, server_half
@@ -60,25 +60,10 @@ def run(
 ) -> RunState:
     """Run a solver until it converges, or reaches the maximum number of rounds or epochs.
 
-    Parameters
-    ----------
-    problem : Problem
-    start : Start
-    options : Options
-    clients : Clients
-        They have joined with the solver and the task of this problem.
-    report : callable, optional
-        Called after each round with the last row of the history. If rounds are exact, it also
-        contains ``criterion_before``, the criterion of the previous row, which the round yields.
-    checkpoint : Checkpoint, default=None
-        Where to resume from, and where to save the run regularly.
-    tasks : FitTask, default=None
-        Notified when rounds begin and end; may stop the run.
-
-    Returns
-    -------
-    state : RunState
-        With the clients' states.
+    The clients have joined with the solver and the task of this problem. ``report`` is called after
+    each round with the last row of the history; if rounds are exact, it also contains
+    ``criterion_before``, the criterion of the previous row, which the round yields. ``tasks`` may
+    stop the run.
     """
     watched = options.eval_every is not None
     state = checkpoint.resumed(problem, start, clients) if checkpoint else None
@@ -203,7 +188,7 @@ def _judged(
     """
     model, stopping, step, tol = problem.model, after.stopping, info.step_taken, options.tol
     assert stopping is not None  # or nothing is judged
-    if isinstance(stopping, CriterionGains):
+    if isinstance(stopping, StoppingByCriterion):
         if aggregated.log_likelihood is None:
             raise ValueError(
                 f"Expected log-likelihoods of all rows from solver {problem.solver.name!r} in "
@@ -214,9 +199,9 @@ def _judged(
             columns = evaluation_columns(model, criterion, info.field_sq_norm)
             after.history.update(-1, **columns)
         after.criteria_before.append(criterion)
-        gains = next_gains(stopping, criterion, step, model)
+        gains = next_by_criterion(stopping, criterion, step, model)
         return after._replace(stopping=gains, converged=gains.converged(tol))
-    sweep = next_sweep(stopping, problem, after.server, step, aggregated.n_active, tol)
+    sweep = next_by_surrogate(stopping, problem, after.server, step, aggregated.n_active, tol)
     if sweep.unconfirmed:
         server = after.server._replace(n_restarts=after.server.n_restarts + 1)
         sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))
@@ -230,7 +215,7 @@ def _is_evaluation_due(problem: Problem, state: RunState, options: Options) -> b
         return False
     if _is_over(state, options):
         return True
-    if isinstance(state.stopping, CriterionGains):
+    if isinstance(state.stopping, StoppingByCriterion):
         return False
     if is_auto(options.eval_every):
         return int(state.epoch) > int(state.history.row(-2)["epoch"])
@@ -285,7 +270,7 @@ def _ended(
             raise
         state = state._replace(stopped_by="keyboard")
     stopping = state.stopping
-    if isinstance(stopping, CriterionGains) and not np.isnan(criterion):
+    if isinstance(stopping, StoppingByCriterion) and not np.isnan(criterion):
         # If no round was completed, the gains may be those of other rows.
         stopping = of_these_rows(stopping, criterion, model)._replace(next_criterion=criterion)
     return state._replace(stopping=stopping, initial_criterion=initial, final_criterion=criterion)

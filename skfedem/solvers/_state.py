@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .._history import FLOAT_BITS, History
 from .._typing import ControlInit, FloatArray
 from ..models._base import Model, Parameters, Start
-from ._stopping import CriterionGains, Sweep, first_stopping
+from ._stopping import StoppingByCriterion, StoppingBySurrogate, first_stopping
 from .base import Clients, Problem, ServerState
 from .server import columns_of_steps
 
@@ -25,7 +25,7 @@ class RunState(NamedTuple):
     Attributes
     ----------
     server : ServerState
-    stopping : CriterionGains, Sweep or None
+    stopping : StoppingByCriterion, StoppingBySurrogate or None
         State of the stopping rule; None without one.
     history : History
     trace : list of ndarray
@@ -45,7 +45,7 @@ class RunState(NamedTuple):
     """
 
     server: ServerState
-    stopping: CriterionGains | Sweep | None
+    stopping: StoppingByCriterion | StoppingBySurrogate | None
     history: History
     trace: list[NDArray[Any]]
     criteria_before: list[float]

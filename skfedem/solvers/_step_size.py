@@ -40,17 +40,7 @@ MOST_AT_ONCE = 2**52
 
 
 def automatic_step_size(problem: Problem) -> Callable[[int], float]:
-    """Schedule of γ for a problem.
-
-    Parameters
-    ----------
-    problem : Problem
-
-    Returns
-    -------
-    schedule : callable
-        Maps the round number, counted from 1, to γ in (0, 1].
-    """
+    """Schedule of γ in (0, 1] for a problem, a function of the round number, counted from 1."""
     first = first_step_size(problem)
     if not problem.persistent_noise:
         return lambda round_number: first
@@ -92,24 +82,13 @@ def _known(bound: float | None, problem: Problem) -> float:
 
 
 def stream_step_size(problem: Problem, n_before: float) -> float:
-    """γ of a round of a stream.
+    """γ of a round of a stream, after ``n_before`` rows.
 
     This is the round's share of all rows read so far, to the power ``_STREAM_DECAY``. The share
     itself would weight all rows equally; with the power, early rows are forgotten, and with them
     the start. It is smaller if messages are compressed, or if the round has few rows for the number
-    of statistics.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the clients that take part, which read all rows of the batch.
-    n_before : float
-        Number of rows read before the batch.
-
-    Returns
-    -------
-    step_size : float
-        In (0, 1].
+    of statistics. The problem is that of the clients that take part, which read their whole
+    batches.
     """
     sizes, n_rows = problem.sizes, problem.sizes.n_samples
     batch_size = n_rows / sizes.n_clients
@@ -123,15 +102,7 @@ def stream_step_size(problem: Problem, n_before: float) -> float:
 
 
 def averaging_rate(n_rows: int, n_before: float) -> float:
-    """Share of its distance to Ŝ by which a stream's average moves in a round.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows read in the round.
-    n_before : float
-        Number of rows read before.
-    """
+    """Share of its distance to Ŝ by which a stream's average moves, on reading so many rows."""
     return min(1.0, _AVERAGING * n_rows / (n_before + n_rows))
 
 

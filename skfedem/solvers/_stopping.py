@@ -18,8 +18,8 @@ _QUIET = 3
 _SHORTEST_SWEEP = 10
 
 
-class CriterionGains(NamedTuple):
-    """Gains of the latest exact rounds, see ``next_gains``.
+class StoppingByCriterion(NamedTuple):
+    """Gains of the latest exact rounds, see ``next_by_criterion``.
 
     Attributes
     ----------
@@ -44,8 +44,8 @@ class CriterionGains(NamedTuple):
         return bool(self.latest[-1] <= self.latest[0] and self.latest.max() < tol)
 
 
-class Sweep(NamedTuple):
-    """A sweep, see ``next_sweep``, and the number of quiet ones before it.
+class StoppingBySurrogate(NamedTuple):
+    """A sweep, see ``next_by_surrogate``, and the number of quiet ones before it.
 
     Attributes
     ----------
@@ -82,8 +82,8 @@ class Sweep(NamedTuple):
 
 
 def first_stopping(
-    problem: Problem, server: ServerState, gains: CriterionGains | None
-) -> CriterionGains | Sweep | None:
+    problem: Problem, server: ServerState, gains: StoppingByCriterion | None
+) -> StoppingByCriterion | StoppingBySurrogate | None:
     """State of the stopping rule before the first round; None without one.
 
     Exact rounds are judged by the criterion, if the model has one; random ones by the surrogate.
@@ -91,30 +91,32 @@ def first_stopping(
     if not isinstance(problem.model, Model):
         return None
     if problem.exact and problem.model.criterion:
-        return gains or no_gains(problem.model)
-    return first_sweep(problem, server)
+        return gains or first_by_criterion(problem.model)
+    return first_by_surrogate(problem, server)
 
 
-def first_sweep(problem: Problem, server: ServerState) -> Sweep:
-    """Sweep that starts here, without quiet ones before it."""
+def first_by_surrogate(problem: Problem, server: ServerState) -> StoppingBySurrogate:
+    """StoppingBySurrogate that starts here, without quiet ones before it."""
     outer_loop = outer_loop_of(problem, server)
-    return Sweep(server.parameters, outer_loop, quiet_since=outer_loop)
+    return StoppingBySurrogate(server.parameters, outer_loop, quiet_since=outer_loop)
 
 
-def no_gains(model: Model) -> CriterionGains:
+def first_by_criterion(model: Model) -> StoppingByCriterion:
     """Gains before the first round."""
-    return CriterionGains(np.full(model.n_quiet, inf))
+    return StoppingByCriterion(np.full(model.n_quiet, inf))
 
 
-def of_these_rows(gains: CriterionGains, criterion: float, model: Model) -> CriterionGains:
+def of_these_rows(
+    gains: StoppingByCriterion, criterion: float, model: Model
+) -> StoppingByCriterion:
     """Gains of earlier rounds; reset if the next criterion shows that the rows have changed."""
     same_rows = isnan(gains.next_criterion) or criterion == gains.next_criterion
-    return gains if same_rows else no_gains(model)
+    return gains if same_rows else first_by_criterion(model)
 
 
-def next_gains(
-    gains: CriterionGains, criterion: float, step_size: float, model: Model
-) -> CriterionGains:
+def next_by_criterion(
+    gains: StoppingByCriterion, criterion: float, step_size: float, model: Model
+) -> StoppingByCriterion:
     """Update the gains with the criterion of the next iterate, and the step taken from it.
 
     This is scikit-learn's rule, for exact rounds, in which the clients' E-steps yield the criterion
@@ -132,18 +134,18 @@ def next_gains(
     gain = inf
     if gains.step_size > 0:
         gain = model.change(criterion, gains.criterion) / gains.step_size
-    return CriterionGains(np.append(gains.latest[1:], gain), criterion, step_size)
+    return StoppingByCriterion(np.append(gains.latest[1:], gain), criterion, step_size)
 
 
-def next_sweep(
-    sweep: Sweep,
+def next_by_surrogate(
+    sweep: StoppingBySurrogate,
     problem: Problem,
     server: ServerState,
     step_size: float,
     n_messages: int,
     tol: float,
-) -> Sweep:
-    """Sweep after one more round, from the server's state, step and number of messages.
+) -> StoppingBySurrogate:
+    """State after one more round, from the server's state, step and number of messages.
 
     A sweep leads from a statistic s' to s. A run has converged when three consecutive sweeps
     satisfy ::
@@ -179,7 +181,7 @@ def next_sweep(
     model = problem.model
     now = model.surrogate(server.statistics, server.parameters)
     before = model.surrogate(server.statistics, sweep.parameters)
-    following = first_sweep(problem, server)
+    following = first_by_surrogate(problem, server)
     if now is None or before is None or not 2 * model.change(now, before) < tol:
         return following
     n_quiet = sweep.n_quiet + 1

@@ -135,36 +135,13 @@ def stream(
     *,
     weighted: bool,
 ) -> tuple[FittedState, History, list[NDArray[Any]]]:
-    """Run a round of FedEM on each batch of a call.
+    """Run a round of FedEM on each batch of a call of the clients with these labels.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the rows of the call.
-    clients : Clients
-        Those of the call.
-    memory : FittedState
-        States of server and known clients, with the model of the problem.
-    ids : ndarray
-        Labels of the clients of the call. New clients are appended to the known ones.
-    schedule : callable or None
-        None for automatic steps.
-    client_weights : {"n_samples", "uniform"}
-    weighted : bool
-        Whether rows have weights, of which clients then send the sums.
-
-    Returns
-    -------
-    memory : FittedState
-    history : History
-        One row per round; ``log_likelihood`` is that of the parameters *before* the round, and
-        ``epoch`` counts from the start of the call.
-    trace : list
-
-    Raises
-    ------
-    ValueError
-        If labels are of another kind than the known ones.
+    ``memory`` has the states of server and known clients, with the model of the problem; new
+    clients are appended. Without a ``schedule``, steps are automatic; if rows are ``weighted``,
+    clients send the sums. In the history, ``log_likelihood`` is that of the parameters *before* the
+    round, and ``epoch`` counts from the start of the call. Raises ValueError if labels are of
+    another kind than the known ones.
     """
     problem = problem._replace(solver=streaming(memory.server.round_index))
     memory, at = joined(with_noise(memory, problem), ids)

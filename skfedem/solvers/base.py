@@ -18,10 +18,9 @@ from .._federation import (
     ClientSizes,
     Federation,
     SetUp,
-    draw_minibatches,
-    draw_weighted_minibatches,
     positions_of,
 )
+from .._minibatches import draw_minibatches, draw_weighted_minibatches
 from .._serialization import serializable
 from .._typing import FloatArray, IntArray, Participation, Schedule
 from ..compression import Compressor

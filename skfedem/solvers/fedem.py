@@ -11,21 +11,7 @@ from .base import Broadcast, ClientGroup, NoStates, Solver, Task, draw_minibatch
 
 
 def estimate(task: Task, broadcast: Broadcast, group: ClientGroup) -> tuple[Estimate, NoStates]:
-    """S_{k+1,i}: an unbiased estimate of s̄_i(T(Ŝ_k)), exact with all rows (line 6).
-
-    Parameters
-    ----------
-    task : Task
-    broadcast : Broadcast
-        Ŝ_k and T(Ŝ_k).
-    group : ClientGroup
-        Some active clients.
-
-    Returns
-    -------
-    estimate : Estimate
-    states : NoStates
-    """
+    """S_{k+1,i}: an unbiased estimate of s̄_i(T(Ŝ_k)), exact with all rows (line 6)."""
     model, parameters = task.model, broadcast.parameters
     if task.batch_size is None:
         return model.all_rows(group.federation, parameters, group.clients), NoStates()

@@ -78,22 +78,7 @@ def after_short_step(problem: Problem, server: ServerState) -> ServerState:
 def server_half(
     problem: Problem, server: ServerState, aggregated: AggregatedMessages, step_size: float
 ) -> tuple[ServerState, RoundInfo]:
-    """Server's half of a round: H, Ŝ, V, T(Ŝ) (lines 14-17 of Algorithm 1, 13-16 of Algorithm 2).
-
-    Parameters
-    ----------
-    problem : Problem
-    server : ServerState
-    aggregated : AggregatedMessages
-        Σ over the active clients of w_i Quant(Δ_i).
-    step_size : float
-        γ.
-
-    Returns
-    -------
-    server : ServerState
-    info : RoundInfo
-    """
+    """The server's half: H, Ŝ, V, T(Ŝ) (lines 14-17 of Algorithm 1, 13-16 of Algorithm 2)."""
     model = problem.model
     field = model.stream_field(
         server.parameters,

@@ -42,21 +42,7 @@ def init(task: Task, federation: Federation) -> SpiderStates:
 
 
 def estimate(task: Task, broadcast: Broadcast, group: ClientGroup) -> tuple[Estimate, SpiderStates]:
-    """S_{t,k+1,i}, and what the clients keep of it (lines 3, 8 and 20 of Algorithm 2).
-
-    Parameters
-    ----------
-    task : Task
-    broadcast : Broadcast
-        Ŝ_{t,k} and T(Ŝ_{t,k}).
-    group : ClientGroup
-        Some active clients.
-
-    Returns
-    -------
-    estimate : Estimate
-    states : SpiderStates
-    """
+    """S_{t,k+1,i}, and what the clients keep of it (lines 3, 8 and 20 of Algorithm 2)."""
     found = spider(task, broadcast, group)
     natural = broadcast.parameters.natural
     kept = task.model.kept_natural(group.federation, natural, group.clients)

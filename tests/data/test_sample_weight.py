@@ -18,11 +18,10 @@ from skfedem._data.clients import read_clients
 from skfedem._data.rows import check_weights
 from skfedem._federation import (
     Federation,
-    draw_minibatches,
-    draw_weighted_minibatches,
     offsets_of,
     sample_weight_of,
 )
+from skfedem._minibatches import draw_minibatches, draw_weighted_minibatches
 from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
 from skfedem.models.mixture import assignment

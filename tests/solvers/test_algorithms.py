@@ -25,7 +25,7 @@ from problems import (
     start_at,
 )
 from skfedem import _random
-from skfedem._federation import draw_minibatches
+from skfedem._minibatches import draw_minibatches
 from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
 from skfedem.compression import BlockQuantizer, Dithering, RandK

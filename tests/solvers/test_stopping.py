@@ -8,11 +8,11 @@ import pytest
 from problems import ragged_clients, stack
 from skfedem.compression import Identity
 from skfedem.solvers._stopping import (
-    CriterionGains,
-    first_sweep,
-    next_gains,
-    next_sweep,
-    no_gains,
+    StoppingByCriterion,
+    first_by_criterion,
+    first_by_surrogate,
+    next_by_criterion,
+    next_by_surrogate,
 )
 from skfedem.solvers.base import Problem, Task
 from skfedem.solvers.fedem import FEDEM
@@ -23,16 +23,16 @@ def stops(values, steps, tol=0.1, n_quiet=1):
     """After which criteria exact rounds stop, given the steps that led from one to the next."""
     model, stopped = Quadratic(), []
     model.n_quiet = n_quiet
-    gains = no_gains(model)
+    gains = first_by_criterion(model)
     for value, step_size in zip(values, [*steps, 1.0], strict=True):
-        gains = next_gains(gains, value, step_size, model)
+        gains = next_by_criterion(gains, value, step_size, model)
         stopped.append(gains.converged(tol))
     return stopped
 
 
 @pytest.mark.parametrize(("latest", "converged"), [([2e-4, 1e-4], True), ([1e-4, 2e-4], False)])
 def test_small_gains_that_grow_do_not_stop_exact_rounds(latest, converged):
-    assert CriterionGains(np.array(latest)).converged(1e-3) is converged
+    assert StoppingByCriterion(np.array(latest)).converged(1e-3) is converged
 
 
 def test_exact_rounds_stop_at_the_first_small_change():
@@ -90,10 +90,10 @@ def first_stop(moves, step_size, tol=0.01, n_messages=3, n_inner=1, can_restart=
     task = Task(Quadratic(), Identity())
     problem = Problem(task, stack(ragged_clients((1, 1, 1))).sizes, FEDEM, n_inner=n_inner)
     server = At(0.0)
-    sweep = first_sweep(problem, server)
+    sweep = first_by_surrogate(problem, server)
     for round_number, move in enumerate(moves, start=1):
         server = server._replace(statistics=server.statistics + move, round_index=round_number)
-        sweep = next_sweep(sweep, problem, server, step_size, n_messages, tol)
+        sweep = next_by_surrogate(sweep, problem, server, step_size, n_messages, tol)
         if can_restart and sweep.unconfirmed:
             server = server._replace(n_restarts=server.n_restarts + 1)
             sweep = sweep._replace(outer_loop=outer_loop_of(problem, server))
