@@ -173,7 +173,6 @@ def test_everything_that_users_call_says_what_it_raises():
         "skfedem.FederatedGaussianMixture.partial_fit",
         "skfedem._mixture.prediction.FittedMixture.sample",
         "skfedem.compression.Compressor.omega_for",
-        "skfedem.preprocessing.FederatedPCA.get_covariance",
         "skfedem.theory.vr_cost",
     } <= documents.keys()
     silent = {name for name, text in documents.items() if "\nRaises\n------\n" not in text}
@@ -214,7 +213,6 @@ def test_the_compressor_that_the_documentation_shows_could_move_here(monkeypatch
         (lambda: IMPUTER.fitted_mean([99]), FittedMatrix.fitted_mean, IndexError),
         (lambda: IMPUTER.fitted_mean([0.5]), FittedMatrix.fitted_mean, TypeError),
         (lambda: clone(MIXTURE).predict(ROWS), FittedMixture.predict, NotFittedError),
-        (lambda: FederatedPCA().get_covariance(), FederatedPCA.get_covariance, NotFittedError),
         (lambda: PerClient(MinMaxScaler()).fit(ROWS).transform(ROWS[0]), PerClient.transform,
          ValueError),
         (lambda: ImputationDisplay(trend=np.ones(2), fitted=np.ones((1, 2)), n_rows=1, family="?"),
