@@ -95,8 +95,8 @@ def test_a_federation_has_the_rounds_of_the_pooled_subjects(split, n_jobs, table
     mixed = np.random.default_rng(0).permutation(len(table))
     got = quiet_fit(oral(**short, n_jobs=n_jobs), table.iloc[mixed], clients=sites[mixed])
     assert_same_rounds(got, want, 1e-10)
-    order = np.argsort(got._memory.keys)
-    for own, pooled in zip(got._memory.chains, want._memory.chains, strict=True):
+    order = np.argsort(got._memory.row_keys)
+    for own, pooled in zip(got._memory.states, want._memory.states, strict=True):
         assert_array_equal(own[order], pooled)
 
 
@@ -148,25 +148,25 @@ def test_chains_follow_their_subjects_to_other_sites(table):
     sites = by_dose(table)
     rough = {"omega": 1.0, "participation": 0.5, "n_exploratory": 20, "n_smoothing": 10}
     first = quiet_fit(oral(**rough, warm_start=True), table, clients=sites)
-    before = first._memory
+    before, theta = first._memory, first._theta
     # Subject 3 is new, 5 has moved, and site 0 is now called 7.
     others = table.assign(id=table["id"].replace({3: 33}))
     moved = np.where(others["id"] == 5, 1, np.where(sites == 0, 7, sites))
     fit = first.set_params(max_iter=0)
     quiet_fit(fit, others, clients=moved)
     after = fit._memory
-    for key, place in zip(after.keys.tolist(), range(12), strict=True):
-        for one, other in zip(after.chains, before.chains, strict=True):
+    for key, place in zip(after.row_keys.tolist(), range(12), strict=True):
+        for one, other in zip(after.states, before.states, strict=True):
             if key == 33:
                 assert not (one[place] == other).all(axis=(1, 2)).any()
             else:
-                assert_array_equal(one[place], other[before.keys == key][0])
+                assert_array_equal(one[place], other[before.row_keys == key][0])
     for label, own in zip(after.ids.tolist(), after.controls, strict=True):
         if label == 7:
             assert_array_equal(own, 0)
         else:
             assert_array_equal(own, before.controls[before.ids == label][0])
-    assert_allclose(after.theta.covariance, before.theta.covariance, rtol=1e-12)
+    assert_allclose(fit._theta.covariance, theta.covariance, rtol=1e-12)
 
 
 @pytest.mark.parametrize("e_step", ["mcmc", "quadrature"])
