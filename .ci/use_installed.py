@@ -12,7 +12,7 @@ import numpy as np
 
 import skfedem
 
-OPTIONAL = ("matplotlib", "pandas", "statsmodels")
+OPTIONAL = ("matplotlib", "pandas", "statsmodels", "torch")
 
 present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
 assert not present, f"the environment is not empty: {present}"

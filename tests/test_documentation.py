@@ -68,9 +68,9 @@ MD_BLOCK = re.compile(r"^```(?P<language>\S*)\n(?P<body>.*?)^```$", re.MULTILINE
 SESSION = re.compile(r"^(?P<indent>[ ]*)>>>.*\n(?:(?P=indent)[ ]*\S.*\n)*", re.MULTILINE)
 OPTIONS = re.compile(r"\A\s*(?:[ ]*:[\w-]+:.*\n)+")
 
-# Modules that not every supported version of a dependency has: blocks that import them are left
-# out where they are missing, and nothing after them may build on them.
-NOT_EVERYWHERE = ("sklearn.callback",)
+# Modules that are not everywhere: blocks that import them are left out where they are missing, and
+# nothing after them may build on them.
+NOT_EVERYWHERE = ("sklearn.callback", "torch")
 
 
 class Checker(doctest.OutputChecker):

@@ -8,6 +8,10 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
+from skfedem.torch import FederatedTorchClassifier
+
 ROOT = Path(__file__).parents[1]
 METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = METADATA["optional-dependencies"]
@@ -22,7 +26,7 @@ for module in pkgutil.walk_packages(skfedem.__path__, "skfedem."):
     importlib.import_module(module.name)
     print(module.name)
 # pandas aside, which scikit-learn itself imports where it is.
-assert not [name for name in ("matplotlib", "statsmodels") if sys.modules.get(name)]
+assert not [name for name in ("matplotlib", "statsmodels", "torch") if sys.modules.get(name)]
 """
 
 
@@ -50,6 +54,12 @@ def test_nothing_optional_is_imported_unasked():
     assert imported() == modules()
 
 
+def test_torch_is_asked_for_by_its_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it raises ImportError
+    with pytest.raises(ImportError, match="FederatedTorchClassifier requires torch, .*not inst"):
+        FederatedTorchClassifier(object).fit([[0.0], [1.0]], [0, 1])
+
+
 def test_documented_modules_are_there_without_an_import_of_their_own():
     code = """
 import sys, skfedem
@@ -68,8 +78,8 @@ except AttributeError as error:
     names, error = run.stdout.splitlines()
     reference = (ROOT / "doc" / "api.rst").read_text(encoding="utf-8")
     shown = re.findall(r"^   (skfedem\.\w+)$", reference, re.MULTILINE)
-    # Those who deploy import it themselves: it is not for a notebook.
-    assert {*names.split(), "skfedem.deploy"} == set(shown)
+    # Those who deploy or have torch import it themselves.
+    assert {*names.split(), "skfedem.deploy", "skfedem.torch"} == set(shown)
     assert error == "module 'skfedem' has no attribute 'nothing'"
 
 

@@ -171,8 +171,8 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
         federation = federation._replace(rows=LabelledRows(federation.rows, targets))
         (seed,) = seeds_of_runs(settings.random_state, 1)
-        network = self._new_network(checked.n_features_in_, n_outputs)
         seed = seed_of(self, seed, resume_from)
+        network = self._new_network(checked.n_features_in_, n_outputs, seed)
         if in_stream:
             settings.checkpoint = None
             if memory is not None:
@@ -224,8 +224,11 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         """Raise TypeError or ValueError for an invalid parameter of the subclass."""
         raise NotImplementedError
 
-    def _new_network(self, n_features: int, n_outputs: int) -> Network:
-        """Network for a fit, from validated parameters."""
+    def _new_network(self, n_features: int, n_outputs: int, seed: int) -> Network:
+        """Network for a fit, from validated parameters; parts that are not trained may be random.
+
+        ``n_outputs`` is the number of classes, or of columns of the targets.
+        """
         raise NotImplementedError
 
     def _network_attributes(self, network: Any, centres: FloatArray) -> dict[str, Any]:

@@ -1,0 +1,5 @@
+"""Federated training of PyTorch modules; importing it does not import torch."""
+
+from ._classifier import FederatedTorchClassifier
+
+__all__ = ["FederatedTorchClassifier"]
