@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._data.clients import read_clients
 from ._data.features import check_columns_of_fit, features_of, store
+from ._data.labels import warn_of_ignored_labels
 from ._data.tables import first_table
 from ._estimators.fit import fit
 from ._mixture.fit import MixtureFit, initial_parameters, memory_of_fit
@@ -275,8 +276,9 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
             If ``tol`` was not reached; if noise shortened steps, or lost components or likelihood;
             or if the fit was interrupted from the keyboard, which keeps what it has reached.
         UserWarning
-            If ``clients``, ``batch_size`` or a ``Compressor`` do not fit the data, if rows lie too
-            far apart for float64, or if a checkpoint could not be written.
+            If ``clients``, ``batch_size`` or a ``Compressor`` do not fit the data, if y has labels,
+            if rows lie too far apart for float64, if a variance is due to ``reg_covar``, or if a
+            checkpoint could not be written.
         """
         self._check_parameters()
         settings, checked = read_parameters(self), unfitted(self)
@@ -286,6 +288,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
         how: dict[str, Any] = {"client_weights": self.client_weights, "drop_equal_weights": True}
         data = read_clients(checked, X, clients, sample_weight, **how)
         check_enough_rows(data.federation.n_samples, settings.n_components)
+        warn_of_ignored_labels(X, y, clients)
         initial = initial_parameters(self, settings, checked.n_features_in_, memory)
         memory = memory and at_average(memory)
         steps = MixtureFit(settings, data, features_of(checked), initial, memory)

@@ -42,12 +42,14 @@ from .tables import (
 # Up to this number of bytes, unordered tables are copied in the order of clients, which is faster
 # to read; larger tables are not copied.
 _LARGEST_COPY = 2**28
+# Weights are divided by a power of two, which is exact, if the largest has no smaller exponent.
+_USUAL_EXPONENT = 20
 
 
 class ClientData(NamedTuple):
     """Validated rows of all clients, and the clients' labels.
 
-    ``row_weight`` is the weight of every row if equal weights were dropped, otherwise 1.
+    ``row_weight`` is the unit of the rows' weights: of every row if equal weights were dropped.
     """
 
     federation: Federation
@@ -101,10 +103,13 @@ def read_clients(
     rows, offsets, weights, ids = _positive(rows, offsets, weights, ids)
     if (weights == 1).all():
         return ClientData(_federation(rows, offsets, None, client_weights), ids)
-    if drop_equal_weights and (weights == weights[0]).all():
+    if not drop_equal_weights:
+        return ClientData(_federation(rows, offsets, weights, client_weights), ids)
+    if (weights == weights[0]).all():
         federation = _federation(rows, offsets, None, client_weights)
         return ClientData(federation, ids, row_weight=float(weights[0]))
-    return ClientData(_federation(rows, offsets, weights, client_weights), ids)
+    unit = _unit_of(weights)
+    return ClientData(_federation(rows, offsets, weights / unit, client_weights), ids, unit)
 
 
 def read_rows(estimator: BaseEstimator, X: Table, *, allow_nan: bool = False) -> NDArray[Any]:
@@ -196,6 +201,12 @@ def _positive(
     has_rows = counts > 0
     offsets = offsets_of(counts[has_rows])
     return _selected(rows, np.flatnonzero(kept)), offsets, weights[kept], ids[has_rows]
+
+
+def _unit_of(weights: FloatArray) -> float:
+    """1, or a power of two with which products of weights and squares do not overflow."""
+    exponent = int(np.frexp(weights.max())[1])
+    return 1.0 if abs(exponent) < _USUAL_EXPONENT else 2.0**exponent
 
 
 def _federation(

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._compat import row_count
 from .._messages import label_repr, repr_of, warn
-from .._typing import IntArray, Table
-from .tables import GIVE_TABLES, check_not_masked, is_frame, is_missing
+from .._typing import ClientsLike, IntArray, Table
+from .tables import GIVE_TABLES, check_not_masked, is_client_list, is_frame, is_missing
 
 
 def check_no_labels(clients: ArrayLike | None, advice: str = GIVE_TABLES) -> None:
@@ -43,6 +44,22 @@ def warn_of_labels(X: Table, labels: ArrayLike | None) -> None:
         warn(
             f"Column {name!r}, which has the client labels, is still in X and was fitted like the "
             "other columns. Drop it from X if it only tells who owns a row.",
+            UserWarning,
+        )
+
+
+def warn_of_ignored_labels(X: ClientsLike, y: object, clients: ArrayLike | None) -> None:
+    """Warn if y, which is ignored, looks like labels of the rows: most of its values recur."""
+    if y is None or clients is not None or is_client_list(X):
+        return
+    values = np.asarray(y)
+    if values.ndim != 1 or len(values) != row_count(X):
+        return
+    n_distinct = len(set(values.tolist()))
+    if 1 < n_distinct <= len(values) // 2:
+        warn(
+            f"y, which has {n_distinct} different values, is ignored, and all rows are one client. "
+            "If it has the clients' labels, write fit(X, clients=labels).",
             UserWarning,
         )
 

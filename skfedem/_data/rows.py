@@ -14,7 +14,7 @@ from .._messages import label_repr
 from .._rows import Rows
 from .._typing import ClientsLike, FloatArray, IntArray, RowWeights, Table
 from .labels import warn_of_another_order
-from .tables import LARGEST, check_not_masked, is_client_list
+from .tables import LARGEST, check_not_masked, floats_of_objects, is_client_list
 
 # Number of values checked at once: 2 MB, the size of a second-level cache.
 _BLOCK = 2**18
@@ -105,7 +105,7 @@ def _weights_of_table(table: Table, sample_weight: RowWeights, whose: str = "") 
         dtype = getattr(sample_weight, "dtype", None)
         if getattr(dtype, "kind", "f") in "cmM":
             raise TypeError(f"dtype {dtype}")
-        weights = np.asarray(sample_weight, dtype=np.float64)
+        weights = floats_of_objects(sample_weight)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"Expected numbers in sample_weight{whose}, got other values ({error}). Give one for "

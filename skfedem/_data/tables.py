@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
 from .._messages import plural, repr_of
-from .._typing import Table
+from .._typing import FloatArray, Table
 
 GIVE_TABLES = (
     "Give a list with one 2-D array or DataFrame for each client, one 2-D array with `clients=` "
@@ -120,13 +120,13 @@ def as_numbers(table: Table, where: str = "", advice: str = ENCODE) -> NDArray[A
     _check_column_types(table, dtypes, where, advice)
     try:
         if hasattr(table, "isna") and not all(isinstance(dtype, np.dtype) for dtype in dtypes):
-            array = _from_objects(table)  # nullable columns, which would become objects first
+            array = floats_of_objects(table)  # nullable columns, which would become objects first
         else:
             table = unmasked(table)
             # For a small DataFrame of pandas, numpy.asarray takes ten times as long.
             array = table.to_numpy() if hasattr(table, "to_numpy") else np.asarray(table)
             if array.dtype == object:
-                array = _from_objects(table if is_frame(table) else array)
+                array = floats_of_objects(table if is_frame(table) else array)
     except (TypeError, ValueError, OverflowError) as error:
         # scikit-learn's checks of estimators expect NumPy's type of error for arrays.
         is_type = isinstance(error, TypeError) and not is_frame(table)
@@ -140,12 +140,12 @@ def as_numbers(table: Table, where: str = "", advice: str = ENCODE) -> NDArray[A
     return array
 
 
-def _from_objects(table: Table) -> NDArray[Any]:
-    """Array of float64 from a table of objects or of nullable columns."""
+def floats_of_objects(table: Any) -> FloatArray:
+    """Array of float64 from objects or nullable columns; missing ones of any kind become NaN."""
     try:
         if hasattr(table, "isna"):  # pandas converts a frame of its NA faster as a whole
             return table.to_numpy(np.float64, na_value=np.nan)
-        return np.asarray(table).astype(np.float64)
+        return np.asarray(table, dtype=np.float64)
     except TypeError:
         array = np.asarray(table, dtype=object)
         missing = np.asarray(np.frompyfunc(is_missing, 1, 1)(array), dtype=bool)

@@ -101,7 +101,7 @@ class MixtureFit(NamedTuple):
 
     def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:
         """Give the warnings that apply to this fit."""
-        warn_of_fit(self.settings, problem, state)
+        warn_of_fit(self.settings, problem, state, self.features)
 
     def _digest(self, clients: Clients) -> str:
         """Digest of the rows if the clients' states are only valid for them.

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from .._client_vectors import DenseLayout
 from .._messages import join_alternatives, warn
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
-from ..models.mixture.parameters import in_row_units
+from ..models.mixture.parameters import Parameters, in_row_units
 from ..solvers._fitted_state import FittedState, at_average
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, against_noise, warn_outcome
@@ -68,7 +68,7 @@ def fitted_attributes(
     }
 
 
-def warn_of_fit(settings: Any, problem: Problem, state: RunState) -> None:
+def warn_of_fit(settings: Any, problem: Problem, state: RunState, features: dict[str, Any]) -> None:
     """Give the warnings that apply to a fit with these parameters."""
     fall = 0.0 if problem.exact else state.initial_criterion - state.final_criterion
     remedies = ["fewer components"] if settings.n_components > 1 else []
@@ -90,6 +90,30 @@ def warn_of_fit(settings: Any, problem: Problem, state: RunState) -> None:
             "of rows that are far apart separately.",
             UserWarning,
         )
+    else:
+        _warn_of_collapse(model, state.server.parameters, features)
+
+
+def _warn_of_collapse(
+    model: GaussianMixtureModel, parameters: Parameters, features: dict[str, Any]
+) -> None:
+    """Warn of variances that consist of ``reg_covar``, as of values that rows repeat."""
+    collapsed = np.argwhere(model.collapsed_variances(parameters))
+    if not len(collapsed):
+        return
+    component, feature = collapsed[0].tolist()
+    is_shared = model.structure.is_shared
+    whose = "all components" if is_shared else f"component {component}"
+    names = features.get("feature_names_in_")
+    name = f"feature {feature}" if names is None else f"feature {names[feature]!r}"
+    others = f" (and {len(collapsed) - 1} others)" * (len(collapsed) > 1)
+    tied = "" if is_shared else 'covariance_type="tied", '
+    warn(
+        f"The variance of {name} in {whose}{others} is within 10 times reg_covar="
+        f"{model.reg_covar:g}, which then determines likelihood and BIC: its rows have nearly the "
+        f"same value. Use {tied}a larger reg_covar, or drop the feature.",
+        UserWarning,
+    )
 
 
 def _warn_of_noise(ways: list[str], state: RunState, n_samples: int, fall: float) -> None:

@@ -152,6 +152,19 @@ def test_labels_among_the_columns_warn(estimator):
     estimator.fit(pd.DataFrame(X), clients=pd.DataFrame(OWNERS)[0])
 
 
+def test_labels_in_place_of_y_warn():
+    gm = FederatedGaussianMixture(max_iter=0)
+    for labels in (OWNERS, [f"site {k}" for k in OWNERS]):
+        with pytest.warns(UserWarning, match=r"is ignored, .* write fit\(X, clients=labels\)"):
+            gm.fit(X, labels)
+    # Measurements, one class, labels beside the clients', and anything else are no labels.
+    for y in (X[:, 0], np.zeros(N_SAMPLES), "y", OWNERS[1:], X):
+        gm.fit(X, y)
+    gm.fit(X, OWNERS, clients=OWNERS)
+    gm.fit([X, X], [0, 0])
+    assert gm.n_clients_ == 2
+
+
 @every_estimator
 def test_labels_in_another_index_order_warn(estimator):
     table = pd.DataFrame(X, columns=["x", "y"], index=[f"row {k}" for k in range(N_SAMPLES)])

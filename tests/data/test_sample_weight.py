@@ -472,6 +472,8 @@ def bad(position, value):
         (["much"] * len(X), r"numbers in sample_weight, got other values .* 'much'"),
         (np.ma.masked_equal(bad(33, 9e9), 9e9), "sample_weight without masked entries, got 1"),
         ([10**400] * len(X), r"got other values \(int too large to convert"),
+        ([1.0] * 33 + [pd.NA] + [1.0] * 74, "got nan in row 33 .* give them weight 0"),
+        (np.array([1.0] * 33 + [pd.NaT] + [1.0] * 74), "got nan in row 33 .* give them weight 0"),
         (WEIGHT + 1j, r"got other values \(dtype complex128\)"),
         (np.datetime64("2020-01-01") + np.arange(len(WEIGHT)), r"other values \(dtype datetime64"),
     ],

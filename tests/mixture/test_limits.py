@@ -16,6 +16,7 @@ from problems import (
     lower_bounds,
     ragged_clients,
 )
+from skfedem import FederatedGaussianMixture
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -257,3 +258,31 @@ def test_naive_fedem_through_the_estimator_has_no_drift():
     assert_array_equal(fit.client_drift_, 0.0)
     fit.set_params(control_init="field").fit(ragged_clients())
     assert (fit.client_drift_ > 0).all()
+
+
+# ---- sizes that doubles cannot square
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random"])
+@pytest.mark.parametrize(
+    ("size", "weight"), [(1e100, 1e149), (1e140, 1e-148), (1e-120, 1e-148), (1e-130, 1e149)]
+)
+def test_units_of_rows_and_of_weights_change_nothing_together(init_params, size, weight):
+    clients = ragged_clients()
+    weights = [np.linspace(1, 2, len(rows)) for rows in clients]
+    gm = FederatedGaussianMixture(
+        2, init_params=init_params, reg_covar=0.0, max_iter=5, tol=0.0, random_state=0
+    )
+    plain = clone(gm).fit(clients, sample_weight=weights)
+    gm.fit([rows * size for rows in clients], sample_weight=[own * weight for own in weights])
+    assert_allclose(gm.means_ / size, plain.means_, rtol=1e-8)
+    assert_allclose(gm.weights_, plain.weights_, rtol=1e-8)
+
+
+@every_covariance_type
+@pytest.mark.parametrize("size", [1e-150, 1e-300])
+def test_numbers_too_small_to_square_are_to_be_multiplied(covariance_type, size):
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, reg_covar=0.0)
+    says = "above 1e-145.* in column 0.*Multiply such a feature by a power of ten"
+    with pytest.raises(ValueError, match=says):
+        gm.fit([rows * size for rows in ragged_clients()])

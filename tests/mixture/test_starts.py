@@ -38,6 +38,7 @@ def test_kmeans_finds_components_that_no_client_has_alone():
     assert adjusted_rand_score(COMPONENTS, gm.predict(X)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_kmeans_mutes_no_warning_but_its_own(monkeypatch):
     # Other threads have the same filters: what they warn of meanwhile is not muted either.
     fit = assignment.KMeans.fit
@@ -158,6 +159,7 @@ def test_no_row_of_a_small_client_is_common():
     assert_allclose(sent[sent[:, 0].argmax()], 5 * 50 / 6, rtol=0, atol=0.1 / 6 + 1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_a_value_as_common_as_a_component_is_sent_with_the_nearest_row():
     rng = np.random.default_rng(0)
     rest = rng.normal(5, 1, size=(60, 2))
@@ -230,6 +232,7 @@ def test_fewer_different_rows_than_components_leave_centres_to_draw():
     assert np.abs(rows[::20, None] - means).max(axis=2).min(axis=1).max() < 0.1
 
 
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_clients_whose_centroids_are_all_the_same_do_not_make_twins():
     # Two components that start at the same place would move as one for ever.
     gm = FederatedGaussianMixture(2, random_state=0).fit([[[-1.0], [1.0]]] * 10)

@@ -268,6 +268,7 @@ def test_components_that_noise_took_are_named():
 
 
 @pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_a_row_of_its_own_is_a_whole_component(seed):
     rows, species = load_iris(return_X_y=True)
     rows[5, 0] *= 10

@@ -45,6 +45,7 @@ not_converged = pytest.mark.filterwarnings(
 
 @pytest.mark.filterwarnings("ignore:Components .* ended with a weight of less than half a row")
 @every_covariance_type_and_both_solvers
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_a_step_far_too_large_is_shortened_counted_and_reported(covariance_type, solver):
     data = make_federated_mixture(
         n_clients=30, n_samples=50, n_features=3, n_components=5, separation=2.0, heterogeneity=1.0,
@@ -159,6 +160,7 @@ def test_steps_given_by_a_number_keep_to_the_outer_loops_of_the_algorithm():
     assert_array_equal(passes, np.arange(0, 40, np.ceil(np.sqrt(1797 / 10 / 2))))
 
 
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_features_that_are_constant_within_a_component_hardly_shorten_steps():
     # Pixels that a digit never inks: variances of 0, which noise makes negative.
     images, digits = load_digits(return_X_y=True)
@@ -260,6 +262,7 @@ def test_the_history_has_the_steps_of_streams_and_imputers_as_taken():
 
 
 @pytest.mark.parametrize("seed", [182, 199])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_steps_that_nearly_leave_the_domain_do_not_add_up_to_one_that_does(seed):
     # Twelve rows on a grid: each step was in order, and a covariance ended below zero.
     rows = np.array([[k, j] for k in range(1, 4) for j in range(1, 5)], dtype=float)

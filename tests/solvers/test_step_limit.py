@@ -120,6 +120,7 @@ def test_a_component_that_hardly_any_row_has_waits_alone(covariance_type):
 @pytest.mark.filterwarnings("ignore:Steps left the domain:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:Components .* ended with a weight of less than half a row")
 @pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_a_component_too_many_does_not_hold_up_the_others(covariance_type):
     # Two answers of three kinds: nine distinct rows, and three components that die. They used to
     # shorten all automatic steps, to 1e-4 of the first, and the fit stayed 2 nats below.

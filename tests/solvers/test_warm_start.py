@@ -421,6 +421,7 @@ def test_a_stream_may_release_a_known_covariance_beside_a_constant_feature():
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_regularisation_may_be_less_after_noisy_rounds(method):
     # Noise may take a variance to minus half of what reg_covar adds.
     rng = np.random.default_rng(1)

@@ -17,6 +17,7 @@ from ..._typing import CovarianceType, FloatArray, InitParams
 from .covariances import COVARIANCES
 from .gaussian_mixture import GaussianMixtureModel
 from .messages import n_rows_too_far
+from .units import LEAST_VARIANCE, Units
 
 # Advice in error messages if a fit or a stream cannot continue.
 _TO_BEGIN_ANEW = "Call fit with warm_start=False, or partial_fit on a clone, after such a change."
@@ -139,6 +140,24 @@ def _inverses_of_precisions(settings: MixtureParameters, d: int) -> FloatArray |
         )
     with np.errstate(over="ignore"):
         return 1 / precisions
+
+
+def check_size(units: Units, second_moment: FloatArray) -> None:
+    """Raise if values of a feature are so small that their squares underflow.
+
+    Only for a fit without regularisation, which would take such a feature for a constant one.
+    """
+    has_matrices = units.structure.has_matrices
+    variances = np.diagonal(second_moment) if has_matrices else second_moment
+    center = np.abs(units.center)
+    least = LEAST_VARIANCE**0.5
+    small = (variances <= LEAST_VARIANCE) & ((variances > 0) | (center > 0)) & (center <= least)
+    if small.all() if units.structure.is_isotropic else small.any():
+        raise ValueError(
+            f"Expected features with standard deviations above {least:.0e}, got numbers of about "
+            f"{center[small][0]:.1e} in column {np.argmax(small)}: their squares are too small for "
+            "a double. Multiply such a feature by a power of ten."
+        )
 
 
 def check_distance(model: GaussianMixtureModel, means: FloatArray | None) -> None:

@@ -25,6 +25,7 @@ from .initial_parameters import (
     MixtureParameters,
     check_distance,
     check_regularization,
+    check_size,
     check_spread,
 )
 from .linear_algebra import lq_factor, n_moments, unpack
@@ -62,6 +63,8 @@ def standardise(
     second = _second_moment(clients, center, COVARIANCES[covariance_type].has_matrices)
     clients.tell("second moment", n_moments(len(center), second.ndim == 2))
     units = standard_units(center, second, covariance_type, settings.reg_covar)
+    if settings.reg_covar == 0 and initial.fixed_covariance is None:
+        check_size(units, second)
     n_rows = batch_size or sizes.n_samples / sizes.n_clients
     model = GaussianMixtureModel(
         n_components=size,

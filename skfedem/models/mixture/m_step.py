@@ -17,13 +17,15 @@ from ..._typing import BoolArray, CovarianceType, FloatArray, IntArray
 from .._base import RowModel
 from .covariances import COVARIANCES, NOT_POSITIVE_DEFINITE, CovarianceStructure
 from .linear_algebra import ROUNDING, inverse_triangular, n_moments
-from .parameters import Parameters, natural_parameter
+from .parameters import Parameters, in_row_units, natural_parameter
 from .units import Units
 
 # Weight below which a component counts as empty, as in scikit-learn's mixtures.
 _EMPTY = 10 * np.finfo(np.float64).eps
 # Variances below this many rounding errors of a second moment are inaccurate.
 _ACCURATE = 10
+# Variances up to so many times ``reg_covar`` are due to it rather than to the rows.
+_COLLAPSED = 10
 
 
 @dataclass(frozen=True)
@@ -203,3 +205,19 @@ class MStep(RowModel):
             ]
         is_lost = [((v < _ACCURATE * r) & (added < r)).any(axis=1) for v, r, added in cases]
         return np.flatnonzero(np.any(is_lost, axis=0))
+
+    def collapsed_variances(self, parameters: Parameters) -> BoolArray:
+        """Variances that are due to ``reg_covar``, of features that vary far more over all rows.
+
+        Shape (n_components, n_features); (1, n_features) if covariances are shared.
+        """
+        if self.reg_covar == 0 or self.fixed_cholesky is not None:
+            return np.zeros((1, self.n_features), dtype=bool)
+        weights, _, covariances, _ = in_row_units(self.units, parameters)
+        variances = self.structure.variances(covariances)
+        if self.structure.is_isotropic:
+            variances = variances[:, None]
+        is_small = np.atleast_2d(variances) <= _COLLAPSED * self.reg_covar
+        if not self.structure.is_shared:
+            is_small &= weights[:, None] > ROUNDING  # empty components have no scatter
+        return is_small & (self.units.standard_deviations**2 > _COLLAPSED**2 * self.reg_covar)

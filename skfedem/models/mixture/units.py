@@ -20,13 +20,13 @@ from ..client_rows import multiplied_by_client
 from .covariances import COVARIANCES, CovarianceStructure
 from .linear_algebra import ROUNDING
 
+# Variance below which an axis is constant: reg_covar over it would overflow.
+LEAST_VARIANCE = 1e-290
+
 
 class _Tolerances(NamedTuple):
     """Which axes are constant, equal or independent; ``tests/models/mixture/test_units.py``."""
 
-    # Variance below which an axis is constant, beside ROUNDING relative to the largest: reg_covar
-    # over it would overflow.
-    least_variance: float = 1e-290
     # Variances with a smaller relative difference are equal: rounding rotates other axes by at most
     # parts in 1e13, unless their variances are small themselves.
     equal: float = 1e-3
@@ -174,7 +174,7 @@ def pca_whitening(second_moment: FloatArray, least: float) -> tuple[FloatArray, 
     the other axes have length 1.
     """
     variances, axes = np.linalg.eigh(second_moment)
-    limit = max(least, ROUNDING * variances.max(), _TOLERANCES.least_variance)
+    limit = max(least, ROUNDING * variances.max(), LEAST_VARIANCE)
     has_variance = variances > limit
     variances = np.where(has_variance, variances, 1.0)
     is_split = np.diff(variances) > _TOLERANCES.equal * variances[1:]
@@ -230,4 +230,4 @@ def with_new_axes(units: Units, second_moment: FloatArray) -> Units:
 
 def _rounding_variance(center: FloatArray) -> FloatArray:
     """Largest variance that a constant feature may seem to have due to rounding of its mean."""
-    return np.maximum((ROUNDING * center) ** 2, _TOLERANCES.least_variance)
+    return np.maximum((ROUNDING * center) ** 2, LEAST_VARIANCE)

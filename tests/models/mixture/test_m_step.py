@@ -275,6 +275,7 @@ def test_dependent_features_without_regularisation_are_refused(covariance_type, 
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_a_component_on_one_row_without_regularisation_is_refused(covariance_type):
     rows = np.random.default_rng(0).standard_normal((60, 2))
     rows[7] = [9.0, -9.0]

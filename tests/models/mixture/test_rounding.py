@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
@@ -104,6 +105,7 @@ def test_a_code_for_what_is_missing_is_no_error(seed):
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_features_that_are_constant_within_a_component_have_reg_covar(covariance_type):
     rng = np.random.default_rng(0)
     gains = np.where(rng.random(2000) < 0.9, 0.0, np.exp(rng.normal(6, 1, 2000)))
@@ -118,6 +120,7 @@ def test_features_that_are_constant_within_a_component_have_reg_covar(covariance
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied"])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_widened_features_are_told_where_axes_mix_unlike_units(covariance_type):
     # In metres and micrometres: reg_covar is much along their common axis, and little beside the
     # rounding of the micrometres.
@@ -133,6 +136,7 @@ def test_widened_features_are_told_where_axes_mix_unlike_units(covariance_type):
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied"])
+@pytest.mark.filterwarnings("ignore:The variance of")
 def test_covariances_are_inverses_of_precisions_whatever_the_units(covariance_type):
     rows = np.random.default_rng(0).normal(size=(200, 4))
     rows[7, 0] = 1e6
@@ -291,3 +295,40 @@ def test_a_known_covariance_far_narrower_than_the_rows_keeps_its_digits(ratio):
     # Unlike its entries, the diagonal does not depend on the units of other features.
     assert_allclose(np.diagonal(gm.precisions_), 1 / variances, rtol=1e-9)
     assert_allclose(np.diagonal(gm.partial_fit(rows).precisions_), 1 / variances, rtol=1e-9)
+
+
+# ---- components of a single value
+
+
+def rows_with_zeros():
+    """Three features; 40 % of the second one are exact zeros."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 3))
+    rows[rng.random(400) < 0.4, 1] = 0.0
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("covariance_type", ["diag", "full"])
+def test_a_component_on_a_value_that_rows_repeat_is_told(covariance_type):
+    rows = rows_with_zeros()
+    gm = FederatedGaussianMixture(3, covariance_type=covariance_type, random_state=0)
+    says = "variance of feature 1 in component . is within 10 times reg_covar=1e-06.*tied"
+    with pytest.warns(UserWarning, match=says):
+        gm.fit(rows)
+    frame = pd.DataFrame(rows, columns=["age", "dose", "weight"])
+    with pytest.warns(UserWarning, match="variance of feature 'dose' in component"):
+        gm.fit(frame)
+    # The remedies help, and ask for nothing further.
+    clone(gm).set_params(covariance_type="tied").fit(rows)
+    clone(gm).set_params(reg_covar=0.1).fit(rows)
+    gm.fit(rows[:, [0, 2]])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
+def test_constant_and_drowned_features_are_no_collapse(covariance_type):
+    rows = rows_with_zeros() * [1.0, 0.0, 1e-3]
+    gm = FederatedGaussianMixture(2, covariance_type=covariance_type, random_state=0)
+    gm.set_params(max_iter=5).fit(rows)  # warns nothing of variances
+    assert np.isfinite(gm.covariances_).all()
