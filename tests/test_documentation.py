@@ -522,7 +522,7 @@ def test_a_model_without_a_bounded_domain_says_so(shown_model_case, shown):
 
 @pytest.mark.parametrize("solver", ["fedem", "vr_fedem"])
 def test_a_model_whose_e_step_is_sampled_has_no_exact_rounds(run_the_model_that_is_shown, solver):
-    settings = {"solver": solver, "tol": 1e-6, "max_iter": 600}
+    settings = {"solver": solver, "tol": 1e-6, "max_iter": 300}
     _, em = run_the_model_that_is_shown(tol=1e-12, max_iter=5000)
     clients, run = run_the_model_that_is_shown(sampled, **settings)
     model, federation = clients.task.model, clients.federation

@@ -69,9 +69,9 @@ def test_figure_1_floor_of_fedem_and_none_of_vr_fedem(script, small, tmp_path_fa
     assert "VR-FedEM" in printed and "epoch    6: " in printed
     levels = {}
     for name in ("FedEM", "VR-FedEM"):
-        epochs, field, mean_field = names["trajectory"](small["iid"], name, 400, seed=0)
+        epochs, field, mean_field = names["trajectory"](small["iid"], name, 300, seed=0)
         assert np.isfinite(field[1:]).all() and np.isfinite(mean_field).mean() > 0.19
-        levels[name] = [names["level"](epochs, values, 400) for values in (mean_field, field)]
+        levels[name] = [names["level"](epochs, values, 300) for values in (mean_field, field)]
     mean_field, field = levels["FedEM"]
     # H has the noise of one round; Ŝ averages over 1 / γ = 100 of them.
     assert mean_field > 1e-6 and field > 10 * mean_field

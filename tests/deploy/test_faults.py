@@ -36,9 +36,9 @@ def run_with_faults(seed, folder, monkeypatch, *, losses):
 
 
 @pytest.mark.slow
-def test_a_thousand_faults_leave_the_bits_of_the_simulation(monkeypatch):
+def test_hundreds_of_faults_leave_the_bits_of_the_simulation(monkeypatch):
     n_faults = 0
-    for seed in range(12):
+    for seed in range(3):
         with TemporaryDirectory(dir=FOLDER) as folder:
             faults, tables = run_with_faults(seed, folder, monkeypatch, losses=False)
             got, want = faults.server.result(), mixture_of(seed).fit(tables)
@@ -47,21 +47,21 @@ def test_a_thousand_faults_leave_the_bits_of_the_simulation(monkeypatch):
                 assert_array_equal(got.history_[name], column, err_msg=name)
             assert faults.check() < 1e-12
         n_faults += sum(faults.counts.values())
-    assert n_faults >= 1000
+    assert n_faults >= 200
 
 
 @pytest.mark.slow
-def test_a_thousand_faults_with_losses_keep_the_sum_of_control_variates(monkeypatch):
+def test_hundreds_of_faults_with_losses_keep_the_sum_of_control_variates(monkeypatch):
     n_faults, n_reset = 0, 0
-    for seed in range(12):
+    for seed in range(3):
         with TemporaryDirectory(dir=FOLDER) as folder:
             faults, _ = run_with_faults(seed, folder, monkeypatch, losses=True)
             assert faults.check() < 1e-12  # |V - Σ w_i V_i|
             assert np.isfinite(faults.server.result().means_).all()
         n_faults += sum(faults.counts.values())
         n_reset += sum(own["n_reset"] for own in faults.server.history_)
-    assert n_faults >= 1000
-    assert n_reset >= 10
+    assert n_faults >= 200
+    assert n_reset >= 3
 
 
 class Schedules(RuleBasedStateMachine):
@@ -169,5 +169,5 @@ class Schedules(RuleBasedStateMachine):
 
 TestSchedules = pytest.mark.slow(Schedules.TestCase)
 TestSchedules.settings = settings(
-    max_examples=15, stateful_step_count=60, deadline=None, suppress_health_check=[*HealthCheck]
+    max_examples=8, stateful_step_count=50, deadline=None, suppress_health_check=[*HealthCheck]
 )

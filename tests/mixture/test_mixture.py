@@ -333,9 +333,8 @@ def test_grid_search_over_a_list_of_clients():
     assert search.predict(X).shape == (N_SAMPLES,)
 
 
-@pytest.mark.parametrize("routing", [False, True])
-def test_grid_search_over_labelled_rows(routing):
-    with sklearn.config_context(enable_metadata_routing=routing):
+def test_grid_search_over_labelled_rows():
+    with sklearn.config_context(enable_metadata_routing=True):
         search = GridSearchCV(FederatedGaussianMixture(**SEARCHED), GRID, cv=N_FOLDS)
         search.fit(X, clients=NAMES[OWNERS])
     assert_searched(search, labelled_fold, N_SAMPLES)

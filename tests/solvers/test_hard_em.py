@@ -134,13 +134,13 @@ def test_exact_local_solves_of_linear_regression_increase_the_objective(precisio
         GaussianPrior(precision),
         LINEAR,
         data,
-        local_epochs=3000,
+        local_epochs=1200,
         batch_size=None,
         learning_rate=0.2,
     )
     rows, targets = data.rows[:]
     centre, values = LINEAR.initial(0), []
-    for server, states, _ in rounds(case, 4):
+    for server, states, _ in rounds(case, 3):
         found = []
         for k, (start, stop) in enumerate(pairwise(data.offsets)):
             X = np.hstack([rows[start:stop], np.ones((stop - start, 1))])
@@ -348,19 +348,19 @@ def test_memories_do_not_change_rounds_of_everybody_without_compression():
         assert states.controls.any()
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "ensemble", "FedSparse", "FedSparse of weights"])
+@pytest.mark.parametrize("name", ["ensemble", "FedSparse of weights"])
 def test_compressed_rounds_are_unbiased(name):
     n_models = PRIORS[name].n_models
     centres = np.stack([MODEL.initial(k) for k in range(n_models)])
     exact, _, _ = last(case_of(PRIORS[name]), 1, state=begin(case_of(PRIORS[name]), centres))
     moves = []
-    for seed in range(300):
-        case = case_of(PRIORS[name], compressor=Dithering(omega=1.0))
+    case, n_draws = case_of(PRIORS[name], compressor=Dithering(omega=1.0)), 150
+    for seed in range(n_draws):
         # Only the compression has another seed: other streams are those of the exact round.
         with SeededCompression(seed):
             after, _, _ = last(case, 1, state=begin(case, centres))
         moves.append(after.statistics.weights - exact.statistics.weights)
-    error, spread = np.mean(moves, axis=0), np.std(moves, axis=0) / np.sqrt(300)
+    error, spread = np.mean(moves, axis=0), np.std(moves, axis=0) / np.sqrt(n_draws)
     # Five standard errors; of 52 numbers, one is off by more once in 30,000 runs.
     assert (np.abs(error) <= 5 * spread + 1e-12).all()
     assert spread.any()
@@ -403,8 +403,11 @@ def test_sgd_at_the_server(momentum, rate):
         before = server.statistics.weights[0]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamax"])
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [("sgd", name) for name in PRIORS]
+    + [(name, prior) for name in ("adam", "adamax") for prior in ("ensemble", "FedSparse")],
+)
 def test_optimizers_reduce_the_loss_under_every_prior(optimizer, name):
     rate = 0.2 if optimizer == "sgd" else 0.02
     case = case_of(PRIORS[name], server_optimizer=optimizer, server_learning_rate=rate)

@@ -59,9 +59,16 @@ def test_a_whole_step_on_features_that_begin_to_vary_forgets_that_they_did_not(
     assert warm.lower_bound_ == pytest.approx(warm.score(then), abs=1e-10)
 
 
-@pytest.mark.parametrize("covariance_type", ["full", "diag"])
-@pytest.mark.parametrize("how", ["stream", "warm"])
-@pytest.mark.parametrize("seed", [0, 2, 2000])
+@pytest.mark.parametrize(
+    ("covariance_type", "how", "seed"),
+    [
+        ("full", "stream", 0),
+        ("full", "stream", 2000),
+        ("full", "warm", 2),
+        ("diag", "stream", 2),
+        ("diag", "warm", 2000),
+    ],
+)
 def test_compression_does_not_drown_components_when_a_feature_begins_to_vary(
     covariance_type, how, seed
 ):
