@@ -16,11 +16,12 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
+from ..._cells import cell_codes
 from ..._compat import conjugate_gradients
 from ..._serialization import serializable
 from ..._typing import BoolArray, EffectsName, FamilyName, FloatArray, IntArray
 from .families import FAMILIES, Family, safe_share
-from .theta import Effects
+from .theta import Effects, cell_blocks
 
 EFFECTS = get_args(EffectsName)
 
@@ -64,9 +65,10 @@ class Sizes(NamedTuple):
 
     Attributes
     ----------
-    dense_entries : int
-        Up to this number of entries, matrices are dense: SciPy's checks of a sparse matrix take as
-        long as products with so many numbers.
+    dense_entries, dense_share : int, float
+        Up to this number of entries, or with at least this share of them observed, matrices are
+        dense: SciPy's checks of a sparse matrix take as long as products with so many numbers, and
+        its products are several times as slow as those of a dense one.
     bincount_cells : int
         Up to this number of cells, these checks take longer than NumPy's bincount.
     cholesky_columns : int
@@ -78,6 +80,7 @@ class Sizes(NamedTuple):
     """
 
     dense_entries: int = 2**17
+    dense_share: float = 0.5
     bincount_cells: int = 2**12
     cholesky_columns: int = 64
     preconditioned_columns: int = 2000
@@ -121,13 +124,16 @@ class Support(NamedTuple):
     is_observed: tuple[BoolArray, BoolArray]
     shape: tuple[int, int]
 
-    def matrix(self, values: FloatArray) -> FloatArray | csr_array:
-        """Matrix with these values in the observed cells; sparse if it is large."""
+    def matrix(self, values: FloatArray, factor: float = 1.0) -> FloatArray | csr_array:
+        """Matrix of values times a factor in the observed cells; sparse if large and with few."""
         n_rows, n_columns = self.shape
-        if n_rows * n_columns > _SIZES.dense_entries:
-            return self._sparse(values)
+        n_entries = n_rows * n_columns
+        if n_entries > _SIZES.dense_entries and len(values) < _SIZES.dense_share * n_entries:
+            return self._sparse(factor * values)
         array = np.zeros(self.shape)
-        array[self.rows, self.columns] = values
+        for block in cell_blocks(len(values)):
+            codes = cell_codes(self.rows[block], self.columns[block], n_columns)
+            array.ravel()[codes] = factor * values[block]
         return array
 
     def margins(self, values: FloatArray) -> Margins:
@@ -209,7 +215,7 @@ def fit_effects(
     """
     support = pooled.support
     if pooled.effects == "none":
-        return start, low_rank_values + start.at(support.rows, support.columns), None
+        return start, low_rank_values, None  # which are θ
     current = _effects_iterate(pooled, low_rank_values, start)
     for _ in range(_NEWTON.max_iter):
         slopes, weights = _derivatives(pooled, current.effects, current.theta)

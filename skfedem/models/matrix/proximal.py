@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._typing import FloatArray
 from .main_effects import Pooled, fit_effects, ridge
-from .theta import Effects, LowRank, low_rank_at, squared_distance
+from .theta import Effects, LowRank, cell_blocks, low_rank_at, squared_distance
 from .thresholding import threshold_singular_values
 
 MAX_HALVINGS = 60
@@ -109,13 +109,11 @@ def extrapolate(iterate: Iterate, previous: Iterate, momentum: float) -> Iterate
     def extrapolated(one: Any, other: Any) -> Any:
         return (1 + momentum) * one - momentum * other
 
-    return Iterate(
-        low_rank,
-        extrapolated(iterate.low_rank_values, previous.low_rank_values),
-        Effects._make(map(extrapolated, iterate.effects, previous.effects)),
-        extrapolated(iterate.theta, previous.theta),
-        iterate.factor,
-    )
+    values = extrapolated(iterate.low_rank_values, previous.low_rank_values)
+    effects = Effects._make(map(extrapolated, iterate.effects, previous.effects))
+    is_theta = iterate.theta is iterate.low_rank_values  # without effects
+    theta = values if is_theta else extrapolated(iterate.theta, previous.theta)
+    return Iterate(low_rank, values, effects, theta, iterate.factor)
 
 
 def proximal_step(
@@ -135,14 +133,13 @@ def proximal_step(
     short enough.
     """
     support, family = pooled.support, pooled.family
-    mean, log_partition = family.mean(origin.theta), family.log_partition(origin.theta)
-    residual = sums - support.counts * mean
+    residual = sums - support.counts * family.mean(origin.theta)
     natural_step = min(natural_step, _LARGEST_STEP)
     for halvings in range(MAX_HALVINGS):
         length = step_size * natural_step
         low_rank, next_block = threshold_singular_values(
             origin.low_rank,
-            support.matrix(length * residual),
+            support.matrix(residual, length),
             length * pooled.penalty,
             pooled.rank,
             block,
@@ -152,7 +149,7 @@ def proximal_step(
         if sq_distance < _squared_rounding(low_rank):
             return ProximalStep(low_rank, values, natural_step, next_block, 0.0, halvings)
         change = values - origin.low_rank_values
-        height = _above_tangent(pooled, origin.theta, mean, log_partition, change)
+        height = _above_tangent(pooled, origin.theta, change)
         if 2 * natural_step * height <= (1 + _EQUALITY) * sq_distance:
             # A user's step function may return steps whose square underflows.
             sq_norm = sq_distance / length**2 if length**2 else np.nan
@@ -167,22 +164,21 @@ def _squared_rounding(low_rank: LowRank) -> float:
     return float(size @ size)
 
 
-def _above_tangent(
-    pooled: Pooled,
-    theta: FloatArray,
-    mean: FloatArray,
-    log_partition: FloatArray,
-    change: FloatArray,
-) -> float:
+def _above_tangent(pooled: Pooled, theta: FloatArray, change: FloatArray) -> float:
     """``Σ N (ψ(θ + change) - ψ(θ) - ψ'(θ) change)``: how far the loss lies above its tangent."""
-    family = pooled.family
+    family, counts, total = pooled.family, pooled.support.counts, 0.0
     # The difference of squares of large numbers would be dominated by rounding errors.
-    is_parabola = family.log_variance_slope == 0
-    if is_parabola or np.abs(change).max(initial=0) < _NEARLY_QUADRATIC:
-        height = 0.5 * family.variance(theta) * change**2
-    else:
-        height = family.log_partition(theta + change) - log_partition - mean * change
-    return float(pooled.support.counts @ height)
+    is_small = np.abs(change).max(initial=0) < _NEARLY_QUADRATIC
+    is_parabola = family.log_variance_slope == 0 or is_small
+    for block in cell_blocks(len(theta)):
+        own, step = theta[block], change[block]
+        if is_parabola:
+            height = 0.5 * family.variance(own) * step**2
+        else:
+            height = family.log_partition(own + step) - family.log_partition(own)
+            height -= family.mean(own) * step
+        total += float(counts[block] @ height)
+    return total
 
 
 def largest_curvature(pooled: Pooled, theta: FloatArray) -> float:

@@ -107,8 +107,11 @@ def observed_support(
 ) -> tuple[Support, IntArray]:
     """Distinct cells with the sums of their counts, and which of them each given one is."""
     n_rows, n_columns = shape
-    distinct, positions = np.unique(codes, return_inverse=True)
-    sums_of_counts: Any = np.bincount(positions, counts)
+    if (codes[1:] > codes[:-1]).all():  # as of one client, which need not be sorted
+        distinct, positions, sums_of_counts = codes, np.arange(len(codes)), counts
+    else:
+        distinct, positions = np.unique(codes, return_inverse=True)
+        sums_of_counts = np.bincount(positions, counts).astype(np.float64, copy=False)
     rows, columns = (numbers.astype(np.int32) for numbers in np.divmod(distinct, n_columns))
     # Sparse arrays convert their indices to one type.
     index_type = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64

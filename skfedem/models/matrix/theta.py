@@ -26,12 +26,17 @@ class Sizes(NamedTuple):
         gathering, up to this number of entries.
     block_entries : int
         Entries of a dense matrix that are computed at once.
+    long, mostly : int, float
+        Of more cells than ``long``, which no group of several clients has, blocks of rows are
+        computed whole if at least this share of their entries is needed.
     """
 
     gathered: int = 15_000
     dense_share: float = 0.1
     dense_entries: int = 2**20
     block_entries: int = 2**18
+    long: int = 2**17
+    mostly: float = 0.3
 
 
 _SIZES = Sizes()
@@ -69,6 +74,8 @@ class Effects(NamedTuple):
 
     def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
         """Their sum at some cells."""
+        if not (self.rows.any() or self.columns.any()):  # as without effects
+            return np.full(len(rows), self.intercept, dtype=np.float64)
         return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
 
 
@@ -107,7 +114,8 @@ class Theta(NamedTuple):
 
 def relative_cells(data: CellData) -> Cells:
     """Cells of validated data, with values relative to the origin of the data."""
-    return Cells(data.rows, data.columns, data.values - data.origin, data.counts)
+    values = data.values - data.origin if data.origin else data.values
+    return Cells(data.rows, data.columns, values, data.counts)
 
 
 def zero_low_rank(shape: tuple[int, int]) -> LowRank:
@@ -137,6 +145,34 @@ def products(
     if is_dense(len(rows), len(left) * len(right)) if dense is None else dense:
         return (left @ right.T).ravel().take(cell_codes(rows, columns, len(right)))
     values = np.empty(len(rows))
+    if len(rows) > _SIZES.long:
+        for block in cell_blocks(len(rows)):
+            values[block] = _products_of_rows(left, right, rows[block], columns[block])
+        return values
+    return _gathered_products(left, right, rows, columns, values)
+
+
+def cell_blocks(n_cells: int) -> list[slice]:
+    """Slices of a few cells each, so that temporary arrays stay in the cache."""
+    n = _SIZES.block_entries // 8
+    return [slice(first, first + n) for first in range(0, n_cells, n)]
+
+
+def _products_of_rows(
+    left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray
+) -> FloatArray:
+    """As ``products``, from all entries of the rows between the first and the last one if few."""
+    first, last = int(rows.min()), int(rows.max()) + 1
+    if len(rows) < _SIZES.mostly * (last - first) * len(right):
+        return _gathered_products(left, right, rows, columns, np.empty(len(rows)))
+    entries = left[first:last] @ right.T
+    return entries.ravel().take(cell_codes(rows - first, columns, len(right)))
+
+
+def _gathered_products(
+    left: FloatArray, right: FloatArray, rows: IntArray, columns: IntArray, values: FloatArray
+) -> FloatArray:
+    """As ``products``, one by one, into ``values``."""
     block_cells = 1 + _SIZES.gathered // (1 + left.shape[1])
     for first in range(0, len(rows), block_cells):
         block = slice(first, first + block_cells)

@@ -19,6 +19,7 @@ from low_rank_cells import (
     no_effects,
     observations,
     problem_of,
+    support_of,
 )
 from skfedem import FederatedMatrixImputer
 from skfedem._data.cells import read_cells
@@ -36,7 +37,7 @@ from skfedem.models.matrix.proximal import (
     objective,
     proximal_step,
 )
-from skfedem.models.matrix.start import cell_federation, start_run
+from skfedem.models.matrix.start import cell_federation, observed_support, start_run
 from skfedem.models.matrix.theta import (
     Cells,
     Effects,
@@ -435,16 +436,15 @@ def test_steps_whose_square_underflows_have_no_norm():
 def test_small_changes_of_means_do_not_cancel():
     pooled = pooled_everywhere(np.array([[3.0, 5.0]]), "poisson")
     theta, change = np.array([10.0, 2.0]), np.array([1e-7, -2e-8])
-    mean = np.exp(theta)
-    found = _above_tangent(pooled, theta, mean, mean, change)
+    found = _above_tangent(pooled, theta, change)
     # N e^θ (e^c - 1 - c), of which the next term of the series is a third of c.
-    assert_allclose(found, [3.0, 5.0] @ (mean * change**2 / 2), rtol=1e-7)
+    assert_allclose(found, [3.0, 5.0] @ (np.exp(theta) * change**2 / 2), rtol=1e-7)
 
 
 def test_changes_of_normal_means_far_from_0_do_not_cancel():
     pooled = pooled_everywhere(np.array([[3.0, 5.0]]), "gaussian")
     theta, change = np.array([1e8, -1e8]), np.array([0.5, -0.25])
-    found = _above_tangent(pooled, theta, theta, 0.5 * theta**2, change)
+    found = _above_tangent(pooled, theta, change)
     assert_allclose(found, 0.5 * (3 * 0.25 + 5 * 0.0625), rtol=1e-15)
 
 
@@ -503,3 +503,56 @@ def test_a_group_of_clients_alone_sends_what_it_sends_among_all(family):
 
     total = message(group(0, 2)) + message(group(2, every.n_clients), every.offsets[2])
     assert_allclose(total, message(every), rtol=1e-12, atol=1e-14)
+
+
+# ---- large, mostly observed matrices
+
+
+def mostly_observed():
+    """Cells of 4,000 x 60, most of which are observed, row by row."""
+    rng = np.random.default_rng(0)
+    return np.nonzero(rng.random((4000, 60)) < 0.8)
+
+
+@pytest.mark.parametrize("order", ["by row", "shuffled"])
+def test_products_of_many_cells_are_those_of_each(order):
+    rows, columns = mostly_observed()
+    rng = np.random.default_rng(1)
+    if order == "shuffled":
+        shuffled = rng.permutation(len(rows))
+        rows, columns = rows[shuffled], columns[shuffled]
+    left, right = rng.normal(size=(4000, 3)), rng.normal(size=(60, 3))
+    assert len(rows) > theta._SIZES.long
+    found = products(left, right, rows, columns, dense=False)
+    # Products of three terms, rounded in one order or another.
+    assert_allclose(found, (left[rows] * right[columns]).sum(axis=1), rtol=0, atol=1e-14)
+
+
+def test_a_matrix_of_many_cells_is_the_sparse_one():
+    rows, columns = mostly_observed()
+    support, values = support_of(rows, columns, (4000, 60)), np.arange(1.0, 1 + len(rows))
+    matrix = support.matrix(values, 0.5)
+    assert isinstance(matrix, np.ndarray)
+    assert_array_equal(matrix, support._sparse(0.5 * values).toarray())
+
+
+def test_cells_in_order_are_their_own_support():
+    codes, counts = np.array([1, 3, 4, 11]), np.array([1.0, 2.0, 1.0, 5.0])
+    support, positions = observed_support(codes, counts, (4, 3))
+    shuffled, where = observed_support(codes[::-1], counts[::-1], (4, 3))
+    for name in ("rows", "columns", "counts", "row_starts"):
+        assert_array_equal(getattr(support, name), getattr(shuffled, name))
+    assert_array_equal(positions, where[::-1])
+
+
+def test_soft_impute_of_a_large_matrix():
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(4000, 2)) @ rng.normal(size=(2, 60)) + rng.normal(size=(4000, 60))
+    matrix[rng.random(matrix.shape) > 0.8] = np.nan
+    imputer = FederatedMatrixImputer(2, effects="none", penalty=50.0, tol=1e-10, max_iter=1000)
+    fitted_matrix = imputer.fit(matrix).fitted_mean()
+    filled = np.where(np.isnan(matrix), fitted_matrix, matrix)
+    left, values, right = np.linalg.svd(filled, full_matrices=False)
+    # At the optimum, soft-impute's next step is none.
+    step = left[:, :2] * (values[:2] - 50.0) @ right[:2]
+    assert_allclose(step, fitted_matrix, rtol=0, atol=1e-4)
