@@ -46,7 +46,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/(plot_|quickstart)",
-    "ignore_pattern": r"/benchmarks/|readme_picture",
+    "ignore_pattern": r"/benchmarks/|/deploy_|readme_picture",
     "within_subsection_order": "gallery_order.InOrder",
     "abort_on_example_error": True,
     "download_all_examples": False,

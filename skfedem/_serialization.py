@@ -11,6 +11,7 @@ import hashlib
 import json
 import struct
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
@@ -104,5 +105,14 @@ def _restored(described: Any, data: bytes, position: int) -> tuple[Any, int]:
     for name, own in named.items():
         values[name], position = _restored(own, data, position)
     if "type" in described:
-        return _TYPES[described["type"]](**values), position
+        return _registered(described["type"])(**values), position
     return (values if "dict" in described else tuple(values.values())), position
+
+
+def _registered(name: str) -> type[Any]:
+    """Type of a name; modules that are imported when they are asked for register theirs then."""
+    if name not in _TYPES:
+        package = import_module("skfedem")
+        for estimator in package.__all__:
+            getattr(package, estimator)
+    return _TYPES[name]

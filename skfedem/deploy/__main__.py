@@ -10,43 +10,30 @@ from typing import Any
 import joblib
 import numpy as np
 
-import skfedem
-
-from . import Client, Policy, Server
+from . import Client, Policy
+from ._plan_file import server_of, state_of, timeout_of
 from .http import Certificates, HTTPServer, join
+from .relay import listen
 
 
 def serve(path: Path) -> None:
     """Fit the estimator of a plan, and store it beside the state."""
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    options, estimator = plan["server"], dict(plan["estimator"])
-    name = estimator.pop("class")
-    if name not in skfedem.__all__:
-        raise SystemExit(f"Expected a class of skfedem in {path}, got {name!r}.")
-    folder = path.parent
-    keys = plan.get("keys")
-    if keys is not None:
-        keys = {client: (folder / own).read_bytes() for client, own in keys.items()}
-    server = Server(
-        getattr(skfedem, name)(**estimator),
-        options["roster"],
-        folder / options.get("state", "server"),
-        keys=keys,
-        columns=options.get("columns"),
-        min_replies=options.get("min_replies", 1),
-    )
+    options, folder = plan["server"], path.parent
+    server = server_of(plan, folder)
     certificates = None
     if "certificates" in plan:
         files = {kind: folder / own for kind, own in plan["certificates"].items()}
         certificates = Certificates(**files)
     host, port = options.get("host", "127.0.0.1"), options.get("port", 8700)
-    timeout = options.get("timeout", 60.0)
+    timeout = timeout_of(plan)
     with HTTPServer(server, host, port, timeout=timeout, certificates=certificates) as served:
-        print(f"{name} for {', '.join(server.roster)} at {served.url}", flush=True)
+        name, roster = plan["estimator"]["class"], ", ".join(server.roster)
+        print(f"{name} for {roster} at {served.url}", flush=True)
         if server.history_:
             print(f"goes on after phase {len(server.history_) - 1}", flush=True)
         fitted = served.run()
-    result = folder / options.get("state", "server") / "result.joblib"
+    result = state_of(plan, folder) / "result.joblib"
     joblib.dump(fitted, result)
     n_reset = sum(own["n_reset"] for own in server.history_)
     print(f"{fitted.n_iter_} rounds; clients that lost their state: {n_reset}; result in {result}")
@@ -68,7 +55,10 @@ def take_part(options: argparse.Namespace) -> None:
     table = read_csv(options.data)
     client = Client(options.name, table, state, options.seed, policy, key)
     print(f"{options.name}: {len(table)} rows of {options.data}; log in {state / 'log.txt'}")
-    join(client, options.server, certificates=certificates)
+    if options.socket:
+        listen(client, options.socket)
+    else:
+        join(client, options.server, certificates=certificates)
 
 
 def read_csv(path: Path) -> Any:
@@ -92,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     joined = commands.add_parser("join", help="take part with the rows of a file")
     joined.add_argument("--name", required=True, help="name in the roster")
     joined.add_argument("--data", required=True, type=Path, help="CSV file")
-    joined.add_argument("--server", required=True, help="address of the server")
+    where = joined.add_mutually_exclusive_group(required=True)
+    where.add_argument("--server", help="address of the server")
+    where.add_argument("--socket", type=Path, help="socket of messages from Flower or NVFlare")
     joined.add_argument("--state", type=Path, help="folder of the state; NAME-state by default")
     joined.add_argument("--seed", type=int, help="by default drawn from the operating system")
     joined.add_argument("--key", type=Path, help="file of the key shared with the server")
