@@ -19,8 +19,8 @@ from .relay import listen
 def serve(path: Path) -> None:
     """Fit the estimator of a plan, and store it beside the state."""
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    options, folder = plan["server"], path.parent
-    server = server_of(plan, folder)
+    folder = path.parent
+    server, options = server_of(plan, folder), plan["server"]
     certificates = None
     if "certificates" in plan:
         files = {kind: folder / own for kind, own in plan["certificates"].items()}
@@ -108,6 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
             take_part(options)
     except KeyboardInterrupt:
         raise SystemExit("stopped; the same command goes on") from None
+    except (OSError, TypeError, ValueError) as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -9,13 +9,19 @@ import skfedem
 
 from ._server import Server
 
+_OPTIONS = ("roster", "state", "columns", "min_replies", "timeout", "host", "port")
+
 
 def server_of(plan: dict[str, Any], folder: Path) -> Server:
     """Server of a plan, whose paths are relative to a folder."""
+    if not {"class", "roster"} <= {*plan.get("estimator", ()), *plan.get("server", ())}:
+        raise ValueError("Expected a class in [estimator] and a roster in [server] of the plan.")
     options, estimator = plan["server"], dict(plan["estimator"])
     name = estimator.pop("class")
     if name not in skfedem.__all__:
-        raise SystemExit(f"Expected a class of skfedem in the plan, got {name!r}.")
+        raise ValueError(f"Expected a class of skfedem in the plan, got {name!r}.")
+    if unknown := [*({*options} - {*_OPTIONS})]:
+        raise ValueError(f"Expected options {', '.join(_OPTIONS)} in [server], got {unknown[0]!r}.")
     keys = plan.get("keys")
     if keys is not None:
         keys = {client: (folder / own).read_bytes() for client, own in keys.items()}

@@ -65,10 +65,42 @@ def test_a_plan_is_served_to_tables_in_files(tmp_path, capsys):
         assert line in said
 
 
-def test_plans_name_estimators_of_the_package(tmp_path):
-    (tmp_path / "plan.toml").write_text('[estimator]\nclass = "Popen"\n[server]\nroster = ["a"]')
-    with pytest.raises(SystemExit, match="Expected a class of skfedem in .*, got 'Popen'"):
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("[estimator", "TOMLDecodeError: Expected ']'"),
+        (
+            '[estimator]\nclass = "FederatedGaussianMixture"',
+            "ValueError: Expected a class in .* a ros",
+        ),
+        (
+            '[estimator]\nclass = "Popen"\n[server]\nroster = ["a"]',
+            "Expected a class .*, got 'Popen'",
+        ),
+        (PLAN.format(port=0) + "\n[server.x]", "Expected options roster, .*, got 'x'"),
+        (PLAN.format(port=0).replace("omega", "omgea"), "TypeError: .* argument 'omgea'"),
+    ],
+)
+def test_a_wrong_plan_is_an_error_of_one_line(plan, said, tmp_path):
+    (tmp_path / "plan.toml").write_text(plan)
+    for name in "ab":
+        (tmp_path / f"{name}.key").write_bytes(b"0" * 32)
+    with pytest.raises(SystemExit, match=said):
         main(["serve", f"{tmp_path}/plan.toml"])
+
+
+def test_a_missing_file_is_an_error_of_one_line(tmp_path):
+    options = [
+        "join",
+        "--name",
+        "a",
+        "--data",
+        f"{tmp_path}/a.csv",
+        "--server",
+        "http://127.0.0.1:1",
+    ]
+    with pytest.raises(SystemExit, match="FileNotFoundError: .*a.csv"):
+        main(options)
 
 
 def test_tables_with_and_without_names(tmp_path):
