@@ -14,7 +14,7 @@ from ._data.cells import read_cells
 from ._data.features import features_of
 from ._estimators.fit import fit
 from ._imputer.fit import MatrixFit, known_attributes
-from ._imputer.imputation import tags_of_matrices
+from ._imputer.fitted_matrix import tags_of_matrices
 from ._imputer.uncertainty import MatrixWithErrors
 from ._parameters import (
     check_choice,
@@ -239,7 +239,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
            [2. , 3. , 5. ]])
     """
 
-    __metadata_request__fit = {"clients": True, "shape": True}
+    __metadata_request__fit = {"clients": True, "shape": True, "offset": True}
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
 
@@ -251,6 +251,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         *,
         clients: ArrayLike | None = None,
         shape: Shape | None = None,
+        offset: MatricesLike | None = None,
         resume_from: FilePath | None = None,
     ) -> Self:
         """Fit the model to the observed cells of all clients.
@@ -278,6 +279,12 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
             triplets, and so are arrays of three columns that ``transform`` and ``score`` get in a
             list or, after a fit to a single array, alone. (With two clients, scikit-learn's
             searches would split ``shape`` like rows: use sparse matrices instead.)
+        offset : list of array-likes, or array-like, default=None
+            Known term of θ in each observation, such as the logarithm of the effort (hours, length
+            of a transect, number of traps): ``family="poisson"`` then has the mean ``exp(theta +
+            offset)``, and all fitted means are those of one unit of effort. In the form of X: a
+            list with one for each client, or one alone; beside triplets, one number for each,
+            otherwise a matrix, of which only observed cells are read. Not for presences.
         resume_from : path-like, default=None
             Checkpoint to resume from, of a run with the same data and parameters. The result is bit
             for bit that of an uninterrupted run, except for an additional evaluation in
@@ -310,9 +317,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         """
         self._check_parameters()
         settings, checked = read_parameters(self), unfitted(self)
-        data = read_cells(checked, X, clients, shape=shape, family=FAMILIES[self.family])
+        family = FAMILIES[self.family]
+        data = read_cells(checked, X, clients, shape=shape, family=family, offset=offset)
         check_rank("rank", self.rank, data.shape)
-        known = known_attributes(settings, X, clients, shape, data) | features_of(checked)
+        known = known_attributes(settings, X, clients, shape, offset, data) | features_of(checked)
         theta, memory = self._warm_theta(data, known), getattr(self, "_memory", None)
         federation = cell_federation(data, self.client_weights)
         steps = MatrixFit(settings, X, data, federation, known, theta, memory)

@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 
 from ._data.cells import read_cells
 from ._data.features import features_of, store
-from ._imputer.imputation import tags_of_matrices
+from ._imputer.fitted_matrix import tags_of_matrices
 from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_search.fitted_search import FittedSearch
@@ -192,7 +192,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
     (30, 12)
     """
 
-    __metadata_request__fit = {"clients": True, "shape": True}
+    __metadata_request__fit = {"clients": True, "shape": True, "offset": True}
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
 
@@ -203,6 +203,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         *,
         clients: ArrayLike | None = None,
         shape: Shape | None = None,
+        offset: MatricesLike | None = None,
     ) -> Self:
         """Choose rank and penalties, and fit them to the observed cells of all clients.
 
@@ -215,6 +216,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             Client label of each row of X, if X is one matrix or one array of triplets.
         shape : tuple of two int, or of two array-likes, default=None
             Numbers of sites and months of triplets, or their names.
+        offset : list of array-likes, or array-like, default=None
+            Log efforts, as in :meth:`FederatedMatrixImputer.fit`.
 
         Returns
         -------
@@ -246,6 +249,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
                 shape=shape,
                 family=FAMILIES[self.family],
                 keep_observations=True,
+                offset=offset,
             )
             for rank in grid.ranks:
                 check_rank("ranks", rank, cells.shape)
@@ -258,7 +262,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         results, best_index = cv_results_of(trials), index_of_best(trials)
         best = trials[best_index]
         path = grid.path(largest[best.effects_penalty])
-        advice = refit(imputer, best, path, X, clients=clients, shape=shape)
+        advice = refit(imputer, best, path, X, clients=clients, shape=shape, offset=offset)
         store(
             self,
             features_of(imputer),

@@ -39,7 +39,7 @@ class Recorder(FederatedMatrixImputer):
 
     fits = []
 
-    def fit(self, X, y=None, *, clients=None, shape=None):
-        super().fit(X, clients=clients, shape=shape)
+    def fit(self, X, y=None, *, clients=None, shape=None, offset=None):
+        super().fit(X, clients=clients, shape=shape, offset=offset)
         self.fits.append({**self.get_params(), "objective": self.objective_})
         return self

@@ -24,7 +24,7 @@ from skfedem import (
     FederatedMatrixImputerCV,
     FederatedNonlinearMixedEffects,
 )
-from skfedem._imputer.imputation import FittedMatrix
+from skfedem._imputer.imputation import MatrixImputation
 from skfedem._mixture.prediction import FittedMixture
 from skfedem.compression import BlockQuantizer, Compressor, Dithering, RandK
 from skfedem.inspection import ImputationDisplay
@@ -108,7 +108,7 @@ def test_everything_public_is_annotated():
     functions = dict(public_functions())
     assert {
         "skfedem.FederatedMatrixImputer.fit",
-        "skfedem._imputer.imputation.FittedMatrix.transform",
+        "skfedem._imputer.imputation.MatrixImputation.transform",
         "skfedem._mixture.prediction.FittedMixture.predict",
         "skfedem.clients.group.client_half",
         "skfedem.compression.Compressor.decode",
@@ -209,9 +209,9 @@ def test_the_compressor_that_the_documentation_shows_could_move_here(monkeypatch
         (lambda: Dithering(levels=1).n_bytes([0.1, 0.3]), Compressor, ValueError),
         (lambda: MIXTURE.predict([ROWS, ROWS * np.nan]), FittedMixture.predict, ValueError),
         (lambda: MIXTURE.sample(1.5), FittedMixture.sample, TypeError),
-        (lambda: IMPUTER.transform("matrix"), FittedMatrix.transform, TypeError),
-        (lambda: IMPUTER.fitted_mean([99]), FittedMatrix.fitted_mean, IndexError),
-        (lambda: IMPUTER.fitted_mean([0.5]), FittedMatrix.fitted_mean, TypeError),
+        (lambda: IMPUTER.transform("matrix"), MatrixImputation.transform, TypeError),
+        (lambda: IMPUTER.fitted_mean([99]), MatrixImputation.fitted_mean, IndexError),
+        (lambda: IMPUTER.fitted_mean([0.5]), MatrixImputation.fitted_mean, TypeError),
         (lambda: clone(MIXTURE).predict(ROWS), FittedMixture.predict, NotFittedError),
         (lambda: PerClient(MinMaxScaler()).fit(ROWS).transform(ROWS[0]), PerClient.transform,
          ValueError),

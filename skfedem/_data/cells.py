@@ -15,6 +15,7 @@ from .._federation import MOST_CLIENTS, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
+from .effort import check_effort
 from .features import column_names
 from .frame_labels import labels_of_shape, named_table, sizes_of_shape
 from .labels import check_no_labels, check_not_name, warn_of_labels
@@ -44,8 +45,8 @@ class CellData(NamedTuple):
 
     rows: NDArray[np.int32]
     columns: NDArray[np.int32]
-    values: FloatArray  # means of the client's observations of each cell
-    counts: FloatArray  # numbers of these observations
+    values: FloatArray  # means of the client's observations of each cell, per unit of effort
+    counts: FloatArray  # numbers of these observations, or their total effort
     offsets: IntArray  # client i owns the cells offsets[i]:offsets[i + 1], which may be none
     log_base_measure: FloatArray  # Σ log ρ(y - origin) over each client's observations
     ids: NDArray[Any]  # sorted labels of the clients, or their positions in a list
@@ -53,6 +54,8 @@ class CellData(NamedTuple):
     row_offsets: IntArray | None  # of the clients' rows, if they are disjoint
     observations: FloatArray | None  # all of them, cell after cell, if requested
     origin: float
+    n_observations: FloatArray  # of each cell
+    log_effort: FloatArray | None  # of all observations, if they have one and are requested
 
     @property
     def observers(self) -> IntArray:
@@ -68,6 +71,7 @@ def read_cells(
     shape: Shape | None = None,
     family: Family,
     keep_observations: bool = False,
+    offset: Any = None,
 ) -> CellData:
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
@@ -83,21 +87,23 @@ def read_cells(
     check_choice("rows", rows, get_args(RowsName), hint=hint)
     if holds_clients(X):
         check_no_labels(clients, GIVE_MATRICES)
-        observations = observations_of_list(list(X), sizes, missing, rows)
+        observations = observations_of_list(list(X), sizes, missing, rows, offset)
         if shape is None and column_names(X[0], 0) is not None:
             named = X[0]
     else:
         check_not_name(clients)
         check_not_vectors(X, clients)
         if shape is None:
-            observations, named = observations_of_table(estimator, X, clients, missing), X
+            observations = observations_of_table(estimator, X, clients, missing, offset)
+            named = X
             warn_of_labels(X, clients)
         else:
-            observations = observations_of_triplets(X, clients, sizes, missing, rows)
+            observations = observations_of_triplets(X, clients, sizes, missing, rows, offset)
     if shape is not None:
         named = named_table(labels_of_shape(shape)[1])
     _check_features(estimator, named, observations.shape[1], reset=True)
     check_values(observations, family, missing)
+    observations = _per_effort(observations, family)
     if not len(observations.codes):
         raise ValueError(
             "Expected at least one observed cell, got none from "
@@ -115,12 +121,13 @@ def read_matrix(
     missing_values: float,
     family: Family,
     origin: float = 0.0,
+    offset: Any = None,
 ) -> CellData:
     """Cells of one table, validated against the fitted estimator; may be empty."""
     if is_client_list(X):
         raise ValueError("Expected one table, got a list of tables. Give them one by one.")
     missing = marker(missing_values)
-    observations = observations_of_table(estimator, X, None, missing)
+    observations = observations_of_table(estimator, X, None, missing, offset)
     _check_features(estimator, X, observations.shape[1], reset=False)
     return _valid(observations, family, missing, origin)
 
@@ -133,6 +140,7 @@ def read_clients_of_sites(
     origin: float,
     *,
     are_triplets: bool,
+    offset: Any = None,
 ) -> CellData:
     """Cells of clients with the sites of a fit, whose matrix has shape (J, L), in one pass.
 
@@ -140,26 +148,44 @@ def read_clients_of_sites(
     are triplets if ``are_triplets``. The result may be empty.
     """
     missing = marker(missing_values)
-    observations = observations_of_list(list(X), shape if are_triplets else None, missing, "shared")
+    form = shape if are_triplets else None
+    observations = observations_of_list(list(X), form, missing, "shared", offset)
     if observations.shape != shape:
         raise ValueError(f"Expected matrices of shape {shape}, got {observations.shape}.")
     return _valid(observations, family, missing, origin)
 
 
 def read_triplets(
-    X: Table, shape: tuple[int, int], missing_values: float, family: Family, origin: float
+    X: Table,
+    shape: tuple[int, int],
+    missing_values: float,
+    family: Family,
+    origin: float,
+    offset: Any = None,
 ) -> CellData:
     """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
 
     The result may be empty.
     """
     missing = marker(missing_values)
-    return _valid(observations_of_triplets(X, None, shape, missing), family, missing, origin)
+    observations = observations_of_triplets(X, None, shape, missing, offset=offset)
+    return _valid(observations, family, missing, origin)
 
 
 def _valid(observations: Observations, family: Family, missing: float, origin: float) -> CellData:
     check_values(observations, family, missing)
-    return _merged(observations, family, origin)
+    return _merged(_per_effort(observations, family), family, origin)
+
+
+def _per_effort(observations: Observations, family: Family) -> Observations:
+    """Observations with valid offsets, which are subtracted from Gaussian ones."""
+    log_effort = observations.log_effort
+    if log_effort is None:
+        return observations
+    check_effort(log_effort, family.name)
+    if family.name != "gaussian":
+        return observations
+    return observations._replace(values=observations.values - log_effort, log_effort=None)
 
 
 def check_not_triplets(X: Table, n_columns: int) -> None:
@@ -182,22 +208,28 @@ def _merged(
 ) -> CellData:
     """Sort each client's observations by cell, and merge those of the same cell."""
     offsets, shape = observations.offsets, observations.shape
-    lengths, n_cells = np.diff(offsets), math.prod(shape)
+    lengths, n_cells, none = np.diff(offsets), math.prod(shape), np.empty(0)
     parts = []
     # Keys of a group's clients differ by multiples of n_cells, which must not overflow int64.
     for group in client_groups(offsets, _BLOCK, min(MOST_CLIENTS, (2**63 - 1) // n_cells)):
         counted, part = lengths[group], slice(offsets[group.start], offsets[group.stop])
-        keys, values = _sorted_by_cell(
-            observations.codes[part], observations.values[part], counted, n_cells
+        log_effort = None if observations.log_effort is None else observations.log_effort[part]
+        keys, values, log_effort = _sorted_by_cell(
+            observations.codes[part], observations.values[part], log_effort, counted, n_cells
         )
         # From sorted values, so that sums do not depend on the order of triplets.
         owners = np.repeat(np.arange(len(counted)), counted)
-        measures = np.bincount(owners, family.log_base_measure(values - origin), len(counted))
-        kept = values if keep_observations else np.empty(0)
-        parts.append((*_means_of_cells(keys, values, len(counted), shape), measures, kept))
-    rows, columns, means, counts, n_client_cells, base_measures, kept = map(
+        measures = family.log_base_measure(values - origin)
+        if log_effort is not None:
+            measures = measures + values * log_effort
+        measures = np.bincount(owners, measures, len(counted))
+        kept = (values if keep_observations else none, none if log_effort is None else log_effort)
+        cells = _means_of_cells(keys, values, log_effort, len(counted), shape)
+        parts.append((*cells, measures, *kept))
+    rows, columns, means, counts, n_observations, n_client_cells, base_measures, *kept_parts = map(
         np.concatenate, zip(*parts, strict=True)
     )
+    has_effort = keep_observations and observations.log_effort is not None
     return CellData(
         rows,
         columns,
@@ -208,30 +240,45 @@ def _merged(
         ids=np.arange(1) if observations.ids is None else observations.ids,
         shape=shape,
         row_offsets=observations.row_offsets,
-        observations=kept if keep_observations else None,
+        observations=kept_parts[0] if keep_observations else None,
         origin=origin,
+        n_observations=n_observations,
+        log_effort=kept_parts[1] if has_effort else None,
     )
 
 
 def _sorted_by_cell(
-    codes: NDArray[np.int64], values: FloatArray, lengths: IntArray, n_cells: int
-) -> tuple[NDArray[np.int64], FloatArray]:
+    codes: NDArray[np.int64],
+    values: FloatArray,
+    log_effort: FloatArray | None,
+    lengths: IntArray,
+    n_cells: int,
+) -> tuple[NDArray[np.int64], FloatArray, FloatArray | None]:
     """Keys ``client * n_cells + code`` of some clients' observations, sorted, and their values."""
     keys = np.repeat(np.arange(len(lengths), dtype=np.int64) * n_cells, lengths) + codes
     if not (keys[1:] < keys[:-1]).any():
-        return keys, values
+        return keys, values, log_effort
     order = np.argsort(keys, kind="stable")
-    return keys[order], values[order]
+    return keys[order], values[order], None if log_effort is None else log_effort[order]
 
 
 def _means_of_cells(
-    keys: NDArray[np.int64], values: FloatArray, n_clients: int, shape: tuple[int, int]
-) -> tuple[NDArray[np.int32], NDArray[np.int32], FloatArray, FloatArray, IntArray]:
-    """Rows, columns, means and counts of observations with one key, and each client's cells."""
+    keys: NDArray[np.int64],
+    values: FloatArray,
+    log_effort: FloatArray | None,
+    n_clients: int,
+    shape: tuple[int, int],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], FloatArray, FloatArray, FloatArray, IntArray]:
+    """Rows, columns, means, efforts and numbers of observations with one key; clients' cells.
+
+    Poisson counts with the rate exp(θ) and efforts e have the likelihood of their sum, whose rate
+    is exp(θ) times the sum of the efforts.
+    """
     n_rows, n_columns = shape
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    counts = np.diff(starts, append=len(keys)).astype(np.float64)
+    numbers = np.diff(starts, append=len(keys)).astype(np.float64)
+    counts = numbers if log_effort is None else np.add.reduceat(np.exp(log_effort), starts)
     owners, cells = np.divmod(keys[starts], n_rows * n_columns)
     rows, columns = (index.astype(np.int32) for index in np.divmod(cells, n_columns))
     means = np.add.reduceat(values, starts) / counts
-    return rows, columns, means, counts, np.bincount(owners, minlength=n_clients)
+    return rows, columns, means, counts, numbers, np.bincount(owners, minlength=n_clients)

@@ -14,6 +14,7 @@ from .._cells import cell_codes
 from .._federation import client_groups, offsets_of, owners_of
 from .._messages import label_repr, plural, repr_of
 from .._typing import BoolArray, FloatArray, IntArray, RowsName, Table
+from .effort import effort_of, efforts_of_list
 from .frame_labels import check_same_labels, label_text, table_labels
 from .labels import group_rows
 from .matrices import GIVE_MATRICES, client_matrix, single_matrix
@@ -32,7 +33,8 @@ class Observations(NamedTuple):
     """Observations, client after client, in any order within a client.
 
     ``codes`` are defined in ``_cells``. ``ids`` is None for a single client. ``tables``, for
-    messages, is one table, or a list of the clients' tables; None for triplets.
+    messages, is one table, or a list of the clients' tables; None for triplets. ``log_effort`` is
+    the offset of each observation, if there is one.
     """
 
     codes: NDArray[np.int64]
@@ -42,10 +44,15 @@ class Observations(NamedTuple):
     ids: NDArray[Any] | None = None
     row_offsets: IntArray | None = None
     tables: Table | list[Table | None] = None
+    log_effort: FloatArray | None = None
 
 
 def observations_of_list(
-    X: list[Table], shape: tuple[int, int] | None, missing: float, rows: RowsName
+    X: list[Table],
+    shape: tuple[int, int] | None,
+    missing: float,
+    rows: RowsName,
+    offset: Any = None,
 ) -> Observations:
     """Observations in the matrices, or with a shape the triplets, of a list of clients."""
     check_not_empty(X, GIVE_MATRICES)
@@ -56,27 +63,36 @@ def observations_of_list(
         tables = [client_matrix(table, f" for client {k}") for k, table in enumerate(X)]
         for k, table in enumerate(tables):
             _check_fits_shape(table, shape, f" for client {k}")
-        pieces = _from_triplets(tables, shape, missing, " of client {}")
+        effort = efforts_of_list(offset, tables)
+        pieces = _from_triplets(tables, shape, missing, " of client {}", effort)
         given = [None if _is_triplets(table) else table for table in tables]
     else:
         tables = [client_matrix(table, f" for client {k}") for k, table in enumerate(X)]
         _check_shapes(tables, rows)
         check_same_labels(X, rows)
-        pieces = [_observed(table, missing) for table in tables]
+        effort = efforts_of_list(offset, tables)
+        pieces = [_observed(*own, missing) for own in zip(tables, effort, strict=True)]
         n_rows, n_columns = tables[0].shape[-2:]
         if rows == "disjoint":
             row_offsets = offsets_of([table.shape[-2] for table in tables])
             n_rows = int(row_offsets[-1])
-            for (codes, _), first in zip(pieces, row_offsets[:-1], strict=True):
+            for (codes, _, _), first in zip(pieces, row_offsets[:-1], strict=True):
                 codes += first * n_columns
         shape = _checked_size((n_rows, n_columns))
-    codes, values = map(np.concatenate, zip(*pieces, strict=True))
-    offsets = offsets_of([len(codes) for codes, _ in pieces])
-    return Observations(codes, values, offsets, shape, np.arange(len(X)), row_offsets, given)
+    *parts, efforts = zip(*pieces, strict=True)
+    codes, values = map(np.concatenate, parts)
+    log_effort = None if offset is None else np.concatenate(efforts)
+    offsets = offsets_of([len(codes) for codes, _, _ in pieces])
+    ids = np.arange(len(X))
+    return Observations(codes, values, offsets, shape, ids, row_offsets, given, log_effort)
 
 
 def observations_of_table(
-    estimator: BaseEstimator, X: Table, clients: ArrayLike | None, missing: float
+    estimator: BaseEstimator,
+    X: Table,
+    clients: ArrayLike | None,
+    missing: float,
+    offset: Any = None,
 ) -> Observations:
     """Observations in a matrix of one client, or of several with a label for each row.
 
@@ -84,10 +100,12 @@ def observations_of_table(
     """
     table = single_matrix(estimator, X)
     shape = n_rows, n_columns = _checked_size(table.shape)
-    codes, values = _observed(table, missing)
+    effort = None if offset is None else effort_of(offset, table, "")
+    codes, values, log_effort = _observed(table, effort, missing)
     given = X if is_frame(X) else table
     if clients is None:
-        return Observations(codes, values, np.array([0, len(codes)]), shape, tables=given)
+        offsets = np.array([0, len(codes)])
+        return Observations(codes, values, offsets, shape, None, None, given, log_effort)
     ids, order, row_offsets = group_rows(clients, n_rows)
     owners = np.empty(n_rows, dtype=np.intp)
     owners[slice(None) if order is None else order] = np.repeat(
@@ -97,7 +115,9 @@ def observations_of_table(
     owners = owners[codes // n_columns]
     order = np.argsort(owners, kind="stable")
     offsets = offsets_of(np.bincount(owners, minlength=len(ids)))
-    return Observations(codes[order], values[order], offsets, shape, ids, tables=given)
+    log_effort = None if log_effort is None else log_effort[order]
+    codes, values = codes[order], values[order]
+    return Observations(codes, values, offsets, shape, ids, None, given, log_effort)
 
 
 def observations_of_triplets(
@@ -106,6 +126,7 @@ def observations_of_triplets(
     shape: tuple[int, int],
     missing: float,
     rows: RowsName = "shared",
+    offset: Any = None,
 ) -> Observations:
     """Observations in a table of triplets of one client, or of several with a label for each."""
     shape = _checked_shape(shape, rows)
@@ -116,13 +137,16 @@ def observations_of_triplets(
         )
     table = client_matrix(X, "")
     _check_fits_shape(table, shape, "")
-    ((codes, values),) = _from_triplets([table], shape, missing, "")
+    effort = [None if offset is None else effort_of(offset, table, "")]
+    ((codes, values, log_effort),) = _from_triplets([table], shape, missing, "", effort)
     if clients is None:
-        return Observations(codes, values, np.array([0, len(codes)]), shape)
+        offsets = np.array([0, len(codes)])
+        return Observations(codes, values, offsets, shape, log_effort=log_effort)
     ids, order, offsets = group_rows(clients, len(codes))
     if order is not None:
         codes, values = codes[order], values[order]
-    return Observations(codes, values, offsets, shape, ids)
+        log_effort = None if log_effort is None else log_effort[order]
+    return Observations(codes, values, offsets, shape, ids, log_effort=log_effort)
 
 
 def marker(missing_values: float) -> float:
@@ -211,17 +235,19 @@ def _is_triplets(table: Any) -> bool:
     return not issparse(table) and table.ndim == 2
 
 
-_Piece = tuple[NDArray[np.int64], FloatArray]
-"""Codes and values of one client's observations."""
+_Piece = tuple[NDArray[np.int64], FloatArray, FloatArray | None]
+"""Codes, values and log efforts, if any, of one client's observations."""
 
 
 def _from_triplets(
-    tables: list[Any], shape: tuple[int, int], missing: float, whose: str
+    tables: list[Any], shape: tuple[int, int], missing: float, whose: str, effort: list[Any]
 ) -> list[_Piece]:
-    """Codes and values of each client's triplets, or of its matrix."""
+    """Observations in each client's triplets, or in its matrix."""
     clients = [k for k, table in enumerate(tables) if _is_triplets(table)]
     pieces = {
-        k: _observed(table, missing) for k, table in enumerate(tables) if not _is_triplets(table)
+        k: _observed(table, effort[k], missing)
+        for k, table in enumerate(tables)
+        if not _is_triplets(table)
     }
     lengths = np.array([len(tables[k]) for k in clients], dtype=np.intp)
     for group in client_groups(offsets_of(lengths), _BLOCK):
@@ -243,7 +269,7 @@ def _from_triplets(
         codes = cell_codes(sites, months, shape[1])
         values = np.ascontiguousarray(stacked[:, 2])
         for k, start, end in zip(members, ends - lengths[group], ends, strict=True):
-            pieces[k] = codes[start:end], values[start:end]
+            pieces[k] = codes[start:end], values[start:end], effort[k]
     return [pieces[k] for k in range(len(tables))]
 
 
@@ -262,17 +288,19 @@ def _missing_cells(table: NDArray[Any], missing: float) -> BoolArray:
     return is_marker
 
 
-def _observed(table: Any, missing: float) -> _Piece:
-    """Codes and values of the observations in a sparse matrix, or in one with missing cells."""
+def _observed(table: Any, effort: Any, missing: float) -> _Piece:
+    """Observations in a sparse matrix, or in one with missing cells."""
     n_rows, n_columns = table.shape[-2:]
     if issparse(table):
         codes = cell_codes(table.row, table.col, n_columns)
-        return codes, table.data.astype(np.float64, copy=False)
+        effort = None if effort is None else effort[table.row, table.col]
+        return codes, table.data.astype(np.float64, copy=False), effort
     seen = ~_missing_cells(table, missing)
     codes = np.flatnonzero(seen).astype(np.int64, copy=False)
     if table.ndim == 3:
         codes %= n_rows * n_columns
-    return codes, table[seen].astype(np.float64, copy=False)
+    effort = None if effort is None else effort[seen]
+    return codes, table[seen].astype(np.float64, copy=False), effort
 
 
 def check_values(observations: Observations, family: Family, missing: float) -> None:

@@ -30,13 +30,14 @@ class Lines(NamedTuple):
     Attributes
     ----------
     owners, rows, columns : ndarray of int, shape (n_observations,)
-    values : ndarray of shape (n_observations,)
+    values, log_effort : ndarray of shape (n_observations,)
     """
 
     owners: IntArray
     rows: IntArray
     columns: IntArray
     values: FloatArray
+    log_effort: FloatArray
 
 
 class Replicate(NamedTuple):
@@ -88,11 +89,12 @@ def replicates(
 
 
 def _lines(data: CellData) -> Lines:
-    counts = data.counts.astype(np.intp)
+    counts = data.n_observations.astype(np.intp)
     owners = np.repeat(np.repeat(np.arange(len(data.ids)), np.diff(data.offsets)), counts)
     assert data.observations is not None  # they were asked for
     rows, columns = np.repeat(data.rows, counts), np.repeat(data.columns, counts)
-    return Lines(owners, rows, columns, data.observations)
+    log_effort = np.zeros(len(rows)) if data.log_effort is None else data.log_effort
+    return Lines(owners, rows, columns, data.observations, log_effort)
 
 
 def _replicate(
@@ -106,9 +108,8 @@ def _replicate(
 ) -> Replicate:
     generator = np.random.default_rng(seed)
     if unit == "parametric":
-        values = draw(
-            imputer._fitted_family, means[lines.rows, lines.columns], dispersion, generator
-        )
+        own_means = means[lines.rows, lines.columns] * np.exp(lines.log_effort)
+        values = draw(imputer._fitted_family, own_means, dispersion, generator)
         lines, weights = lines._replace(values=values), np.ones(shape[0])
     else:
         lines, weights = _resampled(lines, shape[0], unit, generator)
@@ -118,7 +119,8 @@ def _replicate(
     given = dict(warm_start=True, rows="shared", checkpoint=None, missing_values=np.nan)
     replica.set_params(**given, verbose=0, random_state=seed)
     with collect_warnings():
-        replica.fit(_triplets(lines), shape=shape)
+        offset = _by_client(lines, lines.log_effort) if imputer._has_offset else None
+        replica.fit(_triplets(lines), shape=shape, offset=offset)
         fitted = replica.fitted_mean()
     return Replicate(fitted, _filled(fitted, lines), weights, replica.converged_, generator)
 
@@ -126,7 +128,7 @@ def _replicate(
 def _filled(means: FloatArray, lines: Lines) -> FloatArray:
     """Means, with those of the observations in observed cells."""
     counts, sums, filled = np.zeros(means.shape), np.zeros(means.shape), means.copy()
-    np.add.at(counts, (lines.rows, lines.columns), 1)
+    np.add.at(counts, (lines.rows, lines.columns), np.exp(lines.log_effort))
     np.add.at(sums, (lines.rows, lines.columns), lines.values)
     filled[counts > 0] = sums[counts > 0] / counts[counts > 0]
     return filled
@@ -214,8 +216,12 @@ def _resampled(
 
 def _triplets(lines: Lines) -> list[FloatArray]:
     """Triplets of each client that has lines."""
+    return _by_client(lines, np.column_stack([lines.rows, lines.columns, lines.values]))
+
+
+def _by_client(lines: Lines, table: FloatArray) -> list[FloatArray]:
+    """Rows of a table of all lines, for each client that has lines."""
     _, lengths = np.unique(lines.owners, return_counts=True)
-    table = np.column_stack([lines.rows, lines.columns, lines.values])
     return np.split(table, offsets_of(lengths)[1:-1])
 
 

@@ -126,6 +126,7 @@ def known_attributes(
     X: MatricesLike,
     clients: ArrayLike | None,
     shape: Shape | None,
+    offset: MatricesLike | None,
     data: CellData,
 ) -> dict[str, Any]:
     """Attributes that the data and the parameters determine before the first round."""
@@ -142,6 +143,7 @@ def known_attributes(
         "_fitted_penalty": float(settings.penalty),
         "_fitted_effects_penalty": float(settings.effects_penalty),
         "_shape": data.shape,
+        "_has_offset": offset is not None,
         "_has_triplets": shape is not None,
         "_has_triplets_alone": shape is not None and not holds_clients(X),
         # If labels divide a matrix among clients, they do not share their rows.

@@ -16,11 +16,11 @@ from .._parameters import check_choice, check_counts, check_number
 from .._random import seeds_of_runs
 from .._typing import FloatArray, MatricesLike, Seed
 from .bootstrap import Replicate, Unit, domain_of_dispersion, draw, drawn_totals, replicates
-from .imputation import FittedMatrix
+from .imputation import MatrixImputation
 from .totals import Totals, estimated_totals, numbers_of_groups
 
 
-class MatrixWithErrors(FittedMatrix):
+class MatrixWithErrors(MatrixImputation):
     """Fitted matrix imputer that knows how uncertain its totals are."""
 
     def totals(
@@ -28,6 +28,7 @@ class MatrixWithErrors(FittedMatrix):
         X: MatricesLike,
         *,
         clients: ArrayLike | None = None,
+        offset: MatricesLike | None = None,
         rows: ArrayLike | None = None,
         columns: ArrayLike | None = None,
         groups: ArrayLike | None = None,
@@ -55,6 +56,9 @@ class MatrixWithErrors(FittedMatrix):
         clients : array-like of shape (n_rows,), default=None
             Client labels of the fit. Serial correlation is estimated from neighbouring cells that
             one client observed.
+        offset : list of array-likes, or array-like, default=None
+            Offset of the fit. Totals are those of one unit of effort: observed cells count as
+            their observations divided by their effort.
         rows, columns : array-like of int, default=None
             Positions of rows to sum over, and of columns; None for all. Rows without an observed
             cell are left out.
@@ -117,7 +121,7 @@ class MatrixWithErrors(FittedMatrix):
         labels = labels[0], None if labels[1] is None else labels[1][selected]
         if errors == "equations":
             self._check_effects_alone()
-            data = self._data_of_fit(X, clients)
+            data = self._data_of_fit(X, clients, offset)
             effects = self.row_effects_ + self.intercept_ - data.origin, self.column_effects_
             solver = dict(overdispersion=overdispersion, serial_correlation=serial_correlation)
             found = estimated_totals(
@@ -126,7 +130,7 @@ class MatrixWithErrors(FittedMatrix):
         else:
             dispersion = self.dispersion_ if overdispersion else 1.0
             dispersion = domain_of_dispersion(self._fitted_family, dispersion)
-            data = self._data_of_fit(X, clients)
+            data = self._data_of_fit(X, clients, offset)
             fits = self._replicates(data, errors, dispersion, n_draws, random_state, n_jobs)
             found = drawn_totals(self, data, fits, dispersion, numbers, selected, labels, interval)
         return found[0] if groups is None else dict(zip(names, found, strict=True))
@@ -136,6 +140,7 @@ class MatrixWithErrors(FittedMatrix):
         X: MatricesLike,
         *,
         clients: ArrayLike | None = None,
+        offset: MatricesLike | None = None,
         n_imputations: int = 5,
         errors: Unit = "parametric",
         overdispersion: bool = True,
@@ -154,6 +159,8 @@ class MatrixWithErrors(FittedMatrix):
             Data of the fit.
         clients : array-like of shape (n_rows,), default=None
             Client labels of the fit.
+        offset : list of array-likes, or array-like, default=None
+            Offset of the fit. All cells are drawn, or divided, for one unit of effort.
         n_imputations : int, default=5
             Number of imputations.
         errors : {"parametric", "rows", "clients"}, default="parametric"
@@ -183,7 +190,7 @@ class MatrixWithErrors(FittedMatrix):
         """
         check_is_fitted(self)
         check_choice("errors", errors, get_args(Unit))
-        data, family = self._data_of_fit(X, clients), self._fitted_family
+        data, family = self._data_of_fit(X, clients, offset), self._fitted_family
         dispersion = self.dispersion_ if overdispersion else 1.0
         dispersion = domain_of_dispersion(family, dispersion)
         fits = self._replicates(data, errors, dispersion, n_imputations, random_state, n_jobs)
@@ -219,8 +226,15 @@ class MatrixWithErrors(FittedMatrix):
         seeds = seeds_of_runs(random_state, n_draws)
         return replicates(self, data, unit, dispersion, seeds, n_jobs)
 
-    def _data_of_fit(self, X: MatricesLike, clients: ArrayLike | None) -> CellData:
+    def _data_of_fit(
+        self, X: MatricesLike, clients: ArrayLike | None, offset: MatricesLike | None
+    ) -> CellData:
         """Cells of the data of the fit."""
+        if (offset is not None) != self._has_offset:
+            raise ValueError(
+                f"Expected the data of the fit, {'with' if self._has_offset else 'without'} "
+                "offset, got others. Give X and offset of the fit."
+            )
         data = read_cells(
             clone(self).set_params(rows="shared" if self.row_offsets_ is None else "disjoint"),
             X,
@@ -228,6 +242,7 @@ class MatrixWithErrors(FittedMatrix):
             shape=self._shape if self._has_triplets else None,
             family=self._family(),
             keep_observations=True,
+            offset=offset,
         )
         if data.shape != self._shape:
             raise ValueError(

@@ -27,12 +27,13 @@ class FittedSearch(TransformerMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: NDArray[Any]
 
-    def transform(self, X: MatricesLike) -> Transformed:
+    def transform(self, X: MatricesLike, *, offset: MatricesLike | None = None) -> Transformed:
         """Fill the missing cells, as :meth:`FederatedMatrixImputer.transform` does.
 
         Parameters
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
+        offset : list of array-likes, or array-like, default=None
 
         Returns
         -------
@@ -50,7 +51,7 @@ class FittedSearch(TransformerMixin, BaseEstimator):
         # tuple.
         imputer = copy(self.best_estimator_)
         imputer._sklearn_output_config = getattr(self, "_sklearn_output_config", {})
-        return imputer.transform(X)
+        return imputer.transform(X, offset=offset)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the columns, as by :meth:`FederatedMatrixImputer.get_feature_names_out`.
@@ -97,7 +98,9 @@ class FittedSearch(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.best_estimator_.fitted_mean(rows, columns)
 
-    def score(self, X: MatricesLike, y: object = None) -> float:
+    def score(
+        self, X: MatricesLike, y: object = None, *, offset: MatricesLike | None = None
+    ) -> float:
         """Mean log-likelihood per observation, in nats, under ``best_estimator_``.
 
         Parameters
@@ -105,6 +108,7 @@ class FittedSearch(TransformerMixin, BaseEstimator):
         X : list of clients, or array-like of shape (n_rows, n_columns)
             As in :meth:`FederatedMatrixImputer.score`.
         y : Ignored
+        offset : list of array-likes, or array-like, default=None
 
         Returns
         -------
@@ -118,4 +122,4 @@ class FittedSearch(TransformerMixin, BaseEstimator):
             If a table is invalid, or no cell is observed.
         """
         check_is_fitted(self)
-        return self.best_estimator_.score(X)
+        return self.best_estimator_.score(X, offset=offset)

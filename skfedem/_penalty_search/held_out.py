@@ -48,12 +48,14 @@ def check_minibatches_without_folds(
 class Triplets(NamedTuple):
     """Observations as ``FederatedMatrixImputer.fit`` takes them.
 
-    ``table`` of shape (n_observations, 3) has site, month and value, ``clients`` their client.
+    ``table`` of shape (n_observations, 3) has site, month and value, ``clients`` their client, and
+    ``offset`` their log efforts, if there are any.
     """
 
     table: FloatArray
     clients: IntArray
     shape: tuple[int, int]
+    offset: FloatArray | None = None
 
 
 class Split(NamedTuple):
@@ -71,12 +73,15 @@ def split_cells(cells: CellData, is_test: BoolArray) -> Split:
 def _triplets(cells: CellData, is_chosen: BoolArray) -> Triplets:
     """Observations of the chosen cells."""
     assert cells.observations is not None  # kept for this
-    counts = cells.counts.astype(np.intp)
-    values = cells.observations[np.repeat(is_chosen, counts)]
+    counts = cells.n_observations.astype(np.intp)
+    is_kept = np.repeat(is_chosen, counts)
+    values = cells.observations[is_kept]
+    offset = None if cells.log_effort is None else cells.log_effort[is_kept]
     counts *= is_chosen
     table = np.empty((len(values), 3))
     table[:, 0] = np.repeat(cells.rows, counts)
     table[:, 1] = np.repeat(cells.columns, counts)
     table[:, 2] = values
     lengths = np.diff(offsets_of(counts)[cells.offsets])
-    return Triplets(table, np.repeat(np.arange(len(lengths), dtype=np.int32), lengths), cells.shape)
+    clients = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return Triplets(table, clients, cells.shape, offset)

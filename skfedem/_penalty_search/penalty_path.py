@@ -153,15 +153,15 @@ def _fit_and_score(
     imputer: FederatedMatrixImputer, penalty: float, fold: int, split: Split
 ) -> tuple[FederatedMatrixImputer, float]:
     """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
-    table, clients, shape = split.train
+    table, clients, shape, offset = split.train
     # Worker processes do not inherit the suppressed warnings and the limit of threads.
     with (
         collect_warnings(),
         single_threaded_libraries(),
         error_context(f"Without the cells of fold {fold}"),
     ):
-        _fit_step(imputer, float(penalty), table, clients=clients, shape=shape)
-        return imputer, imputer.score(split.test.table)
+        _fit_step(imputer, float(penalty), table, offset=offset, clients=clients, shape=shape)
+        return imputer, imputer.score(split.test.table, offset=split.test.offset)
 
 
 def _trial(fits: list[FederatedMatrixImputer], scores: FloatArray) -> Trial:

@@ -23,6 +23,7 @@ def read_counts(
     time: str,
     count: str,
     observer: str | None = None,
+    effort: str | None = None,
     freq: Literal["D", "W", "M", "Q", "Y"] | None = None,
 ) -> Bunch:
     """Read a long table with names as clients' counts by site and time.
@@ -40,6 +41,9 @@ def read_counts(
         out.
     observer : str, default=None
         Name of the column that tells the client; None for a single client.
+    effort : str, default=None
+        Name of the column with the effort of each observation (hours, length, traps), positive
+        numbers. Fit with ``offset=counts.offset``, its logarithm.
     freq : {"D", "W", "M", "Q", "Y"}, default=None
         Period of a column of the matrix: day, week (Monday to Sunday), month, quarter or year. The
         times are then dates, or text such as "2024-05", and every period from the first to the last
@@ -54,6 +58,7 @@ def read_counts(
         - ``sites`` : ndarray of shape (n_sites,), the names of the sites, sorted;
         - ``times`` : ndarray of shape (n_times,), or PeriodIndex if `freq` is given;
         - ``client_ids`` : ndarray of shape (n_clients,), the observers, sorted;
+        - ``offset`` : list of ndarray of shape (n_samples_i,), log efforts, if `effort` is given;
         - ``n_missing_counts`` : int, number of rows left out because their number is missing.
 
     Raises
@@ -62,7 +67,7 @@ def read_counts(
         If `freq` is given, but pandas is missing.
     TypeError, ValueError
         If a column is missing, or has missing names, times that are no dates, or counts that are no
-        numbers; or if no count is known.
+        numbers; if an effort is not positive; or if no count is known.
 
     See Also
     --------
@@ -102,9 +107,20 @@ def read_counts(
     if observer is not None:
         client_ids, owners = _numbered(columns, observer, is_known)
     triplets = np.column_stack([site_numbers, time_numbers, values[is_known]])
+    known: dict[str, Any] = {}
     order = np.lexsort((*triplets.T[::-1], owners))
     ends = np.cumsum(np.bincount(owners, minlength=len(client_ids)))[:-1]
+    if effort is not None:
+        efforts = numbers(columns, effort, "", "efforts")[is_known]
+        if not (np.isfinite(efforts) & (efforts > 0)).all():
+            raise ValueError(
+                f"Expected positive efforts in column {effort!r}, got "
+                f"{efforts[~(np.isfinite(efforts) & (efforts > 0))][0]}. Drop these rows, or fill "
+                "in their effort."
+            )
+        known["offset"] = np.split(np.log(efforts)[order], ends)
     return Bunch(
+        **known,
         clients=np.split(triplets[order], ends),
         shape=(len(sites), len(times)),
         sites=sites,

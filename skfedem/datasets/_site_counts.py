@@ -41,6 +41,7 @@ def make_site_counts(
     observed: float = 0.1,
     rank: int = 2,
     family: FamilyName = "poisson",
+    offset_deviation: float = 0.0,
     intercept: float = 1.0,
     site_deviation: float = 1.0,
     seasonality: float = 0.5,
@@ -88,6 +89,9 @@ def make_site_counts(
         - "poisson": counts with mean exp(theta);
         - "gaussian": numbers with mean theta and variance 1;
         - "bernoulli": presence 1 or absence 0, with probability of presence 1/(1 + exp(-theta)).
+    offset_deviation : float, default=0.0
+        Standard deviation of the offset of an observation, ``offset_deviation >= 0``: the logarithm
+        of the effort of a visit, which is added to its theta. Its mean is 0.
     intercept : float, default=1.0
         Mean of theta over all cells.
     site_deviation : float, default=1.0
@@ -121,6 +125,8 @@ def make_site_counts(
     Bunch
         - ``clients`` : list of ndarray of shape (n_samples_i, 3), float64, each client's
           observations with columns site, month, count;
+        - ``offset`` : list of ndarray of shape (n_samples_i,), the offset of each observation, if
+          ``offset_deviation > 0``;
         - ``shape`` : tuple, ``(n_sites, n_months)``;
         - ``observers`` : list of ndarray of int, shape (n_samples_i,), the observer of each
           observation, 0 to ``n_observers - 1``; an observer belongs to one client;
@@ -170,6 +176,7 @@ def make_site_counts(
         check_number(name, value)
     check_positive(effort_tail=effort_tail)
     check_not_negative(
+        offset_deviation=offset_deviation,
         site_deviation=site_deviation,
         seasonality=seasonality,
         interaction=interaction,
@@ -200,10 +207,15 @@ def make_site_counts(
         ordered = np.argsort(homes, kind="stable")
     who = np.repeat(ordered, n_visits[ordered])
     month_ends = _month_ends(n_months, effort_growth)
-    cells = _draw_cells(homes, who, home_range, month_ends, truth, family, rng)
+    offset = None
+    if offset_deviation > 0:
+        offset = offset_deviation * rng.standard_normal(n_samples)
+    cells = _draw_cells(homes, who, home_range, month_ends, truth, family, offset, rng)
     members = np.array_split(ordered, n_clients)
     ends = np.cumsum([n_visits[group].sum() for group in members])[:-1]
+    known = {} if offset is None else {"offset": np.split(offset, ends)}
     return Bunch(
+        **known,
         clients=np.split(cells, ends),
         shape=(n_sites, n_months),
         observers=np.split(who, ends),
@@ -300,6 +312,7 @@ def _draw_cells(
     month_ends: FloatArray,
     truth: Bunch,
     family: FamilyName,
+    offset: FloatArray | None,
     rng: RandomState,
 ) -> FloatArray:
     """Rows of (site, month, count), one for each observation; ``who`` are the observers."""
@@ -315,6 +328,8 @@ def _draw_cells(
         months = np.searchsorted(month_ends[:-1], draws, side="right")
         natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
         natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
+        if offset is not None:
+            natural += offset[block]
         counts = _draw_counts(_mean(natural, family), family, rng)
         cells[block] = np.column_stack([sites, months, counts])
     return cells

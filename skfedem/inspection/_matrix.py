@@ -14,7 +14,7 @@ from .._cells import distinct_cells
 from .._data.cells import read_cells
 from .._data.frame_labels import check_labels, fit_labels
 from .._data.tables import first_table
-from .._imputer.imputation import FittedMatrix
+from .._imputer.fitted_matrix import FittedMatrix
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName
 from ..models.matrix.families import FAMILIES
 

@@ -105,3 +105,21 @@ def test_periods_require_pandas(monkeypatch):
     assert read_counts(NOTES, **NAMES).shape == (3, 3)
     with pytest.raises(ImportError, match="pip install pandas"):
         read_counts(NOTES, **NAMES, freq="M")
+
+
+def test_efforts_become_offsets_in_the_order_of_the_observations():
+    hours = [1.0, 2.0, 4.0, 8.0, 16.0]
+    counts = read_counts(NOTES | {"hours": hours}, **NAMES, effort="hours")
+    ann, bob = counts.offset
+    assert_array_equal(ann, np.log([4.0, 2.0]))
+    assert_array_equal(bob, np.log([8.0, 16.0, 1.0]))
+    for rest, own in zip(counts.clients, read_counts(NOTES, **NAMES).clients, strict=True):
+        assert_array_equal(rest, own)
+    assert "offset" not in read_counts(NOTES, **NAMES)
+
+
+@pytest.mark.parametrize("effort", [0.0, -1.0, np.nan, np.inf])
+def test_an_effort_has_to_be_positive(effort):
+    hours = [1.0, 2.0, effort, 8.0, 16.0]
+    with pytest.raises(ValueError, match="positive efforts in column 'hours'"):
+        read_counts(NOTES | {"hours": hours}, **NAMES, effort="hours")

@@ -338,3 +338,18 @@ def test_the_largest_poisson_mean():
 def test_bad_parameters(kwargs, error, message):
     with pytest.raises(error, match=message):
         make_site_counts(**kwargs, random_state=0)
+
+
+def test_offsets_are_added_to_theta():
+    settings = dict(n_sites=40, n_months=24, observed=20_000, n_clients=2, random_state=0)
+    data = make_site_counts(**settings, offset_deviation=0.8)
+    offset = np.concatenate(data.offset)
+    assert [len(own) for own in data.offset] == [len(own) for own in data.clients]
+    np.testing.assert_allclose(offset.std(), 0.8, rtol=0.03)
+    sites, months, counts = np.concatenate(data.clients).T
+    sites, months = sites.astype(int), months.astype(int)
+    theta = data.intercept + data.row_effects[sites] + data.column_effects[months] + offset
+    theta += (data.row_factors[sites] * data.column_factors[months]).sum(axis=1)
+    pearson = (counts - np.exp(theta)) / np.exp(theta / 2)
+    assert abs(np.mean(pearson**2) - 1) < 0.05  # 20,000 squares of variance 2 + 1 / mean
+    assert "offset" not in make_site_counts(**settings)

@@ -148,11 +148,11 @@ def test_path_ends_after_patience_trials_without_improvement(n_effects_alone):
     fits = iter(scores)
 
     class Stub(StubbedFit):
-        def fit(self, X, *, clients, shape):
+        def fit(self, X, *, clients, shape, offset):
             self.singular_values_ = np.ones(int(self.penalty < 6))
             return self
 
-        def score(self, X):
+        def score(self, X, *, offset):
             return next(fits)
 
     penalties = np.arange(float(len(scores)))[::-1]
@@ -165,11 +165,11 @@ def test_path_ends_after_patience_trials_without_improvement(n_effects_alone):
 
 def test_patience_counts_penalties_with_factors_in_any_fold():
     class Stub(StubbedFit):
-        def fit(self, X, *, clients, shape):
+        def fit(self, X, *, clients, shape, offset):
             self.singular_values_ = np.ones(int(self.penalty < X))
             return self
 
-        def score(self, X):
+        def score(self, X, *, offset):
             return self.penalty + X
 
     # The fold whose largest penalty is 3 has effects alone throughout.
@@ -201,7 +201,7 @@ def test_paths_advanced_together_equal_paths_alone():
 
 def test_error_names_the_fold():
     class Stub(FederatedMatrixImputer):
-        def fit(self, X, *, clients, shape):
+        def fit(self, X, *, clients, shape, offset):
             raise ValueError("the message of a fit")
 
     with pytest.raises(ValueError, match="^Without the cells of fold 0: the message of a fit$"):
@@ -213,10 +213,10 @@ def test_automatic_patience_is_three_in_ten_penalties_and_at_least_three(n_penal
     class Stub(StubbedFit):
         singular_values_ = np.ones(1)
 
-        def fit(self, X, *, clients, shape):
+        def fit(self, X, *, clients, shape, offset):
             return self
 
-        def score(self, X):
+        def score(self, X, *, offset):
             return self.penalty
 
     penalties = np.arange(float(n_penalties))[::-1]

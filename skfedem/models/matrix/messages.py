@@ -26,7 +26,7 @@ def observed_cells(rows: ClientRows, n_columns: int) -> IntArray:
 
 
 def numbers_of_observations(rows: ClientRows) -> FloatArray:
-    """Number of observations of each of these cells."""
+    """Number of observations of each of these cells, or their total effort."""
     return _cells(rows).counts
 
 

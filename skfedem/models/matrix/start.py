@@ -98,7 +98,9 @@ def low_rank_model(
 
 
 def _bits_of_counts(counts: FloatArray) -> int:
-    """Bits of numbers of observations, in 7-bit bytes."""
+    """Bits of numbers of observations, in 7-bit bytes; of efforts, as doubles."""
+    if (counts % 1).any():
+        return FLOAT_BITS * len(counts)
     return 8 * int(np.ceil(np.log2(counts + 1) / 7).sum())
 
 

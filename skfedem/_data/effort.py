@@ -1,0 +1,71 @@
+"""Known offsets of the natural parameter, such as the logarithm of the effort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from .._messages import error_context
+from .._typing import FloatArray
+from .tables import as_numbers
+
+# Largest size of an offset: exp(30) is about 1e13, the largest count.
+_LARGEST = 30.0
+
+
+def effort_of(offset: Any, table: Any, whose: str) -> Any:
+    """Offsets of one client: one for each triplet, or a matrix like that of the client."""
+    is_triplets = not issparse(table) and table.ndim == 2 and np.ndim(offset) == 1
+    want = table.shape[:1] if is_triplets else table.shape
+    if issparse(offset):
+        array: Any = csr_array(offset)  # entries that are not stored are 0
+    else:
+        with error_context("offset"):
+            array = as_numbers(offset, whose, "Give logarithms of efforts.")
+        array = array.astype(np.float64, copy=False)
+    if array.shape != want:
+        raise ValueError(
+            f"Expected an offset of shape {want}{whose}, as the observations have, got "
+            f"{array.shape}. Give one for each cell of a matrix, or for each triplet."
+        )
+    return array
+
+
+def efforts_of_list(offset: Any, tables: list[Any]) -> list[Any]:
+    """Offsets of each client of a list; None without."""
+    if offset is None:
+        return [None] * len(tables)
+    check_offsets(offset, len(tables))
+    return [
+        effort_of(own, table, f" for client {k}")
+        for k, (own, table) in enumerate(zip(offset, tables, strict=True))
+    ]
+
+
+def check_offsets(offset: Any, n_clients: int) -> None:
+    """Raise unless there is an offset for each client of a list."""
+    is_list = isinstance(offset, list | tuple) or getattr(offset, "ndim", 0) == 3
+    if not is_list or len(offset) != n_clients:
+        got = f"{len(offset)}" if is_list else f"a {type(offset).__name__}"
+        raise ValueError(
+            f"Expected offset to be a list of {n_clients} arrays, one for each client of X, got "
+            f"{got}. Give offsets in the form of X."
+        )
+
+
+def check_effort(log_effort: FloatArray, family: str) -> None:
+    """Raise unless the offsets of the observations are numbers that the family can use."""
+    if family == "bernoulli":
+        raise ValueError(
+            "Expected family='poisson' or 'gaussian' with an offset, got 'bernoulli', whose "
+            "log-odds are not proportional to effort. Give effort as a covariate, or counts."
+        )
+    bad = ~(np.abs(log_effort) <= (_LARGEST if family == "poisson" else np.inf))
+    bad |= ~np.isfinite(log_effort)
+    if bad.any():
+        raise ValueError(
+            f"Expected a finite offset for each observation, from {-_LARGEST:g} to {_LARGEST:g} "
+            f"for counts, got {log_effort[bad][0]}. Give logarithms of positive efforts."
+        )

@@ -1,0 +1,168 @@
+"""Fitted matrices: attributes, natural parameters and means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from .._data.cells import CellData
+from .._data.frame_labels import check_labels
+from .._data.matrices import checked_index
+from .._typing import FamilyName, FloatArray, IntArray
+from ..clients.local import SetUpMessage
+from ..models.matrix.families import FAMILIES, Family
+from ..models.matrix.theta import Effects, LowRank, Theta, dense, row_blocks
+from .warnings import warn_of_means
+
+
+class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Methods of a fitted matrix imputer, based on the attributes set by ``fit``."""
+
+    row_factors_: FloatArray
+    singular_values_: FloatArray
+    column_factors_: FloatArray
+    row_effects_: FloatArray
+    column_effects_: FloatArray
+    intercept_: float
+    objective_: float
+    n_iter_: int
+    converged_: bool
+    history_: dict[str, NDArray[Any]]
+    setup_messages_: list[SetUpMessage]
+    unobserved_rows_: IntArray
+    unobserved_columns_: IntArray
+    row_offsets_: IntArray | None
+    client_drift_: FloatArray
+    dispersion_: float
+    serial_correlation_: float
+    n_clients_: int
+    client_ids_: NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+        """Names of the columns of the fit, converted to text if they were dates or numbers.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Names of the columns, which have to be those of the fit.
+
+        Returns
+        -------
+        names : ndarray of str
+            "x0", "x1", ... if the columns of the fit had no labels.
+
+        Raises
+        ------
+        NotFittedError
+            If called before ``fit``.
+        ValueError
+            If the names are not those of the fit.
+        """
+        check_is_fitted(self)
+        labels = self._column_labels
+        if input_features is None and not hasattr(self, "feature_names_in_") and labels is not None:
+            return np.array([str(label) for label in labels], dtype=object)
+        return super().get_feature_names_out(input_features)
+
+    def fitted_mean(
+        self, rows: ArrayLike | None = None, columns: ArrayLike | None = None
+    ) -> FloatArray:
+        """Fitted means of all cells, or of some rows and columns.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int, default=None
+            Positions of rows and columns, negative ones from the end; None for all.
+
+        Returns
+        -------
+        means : ndarray of shape (len(rows), len(columns))
+            Expected values: means, probabilities or counts, depending on the family.
+
+        Raises
+        ------
+        NotFittedError
+            If called before ``fit``.
+        IndexError
+            If a position is out of range.
+        TypeError, ValueError
+            If positions are not integers, or are masked.
+
+        Warns
+        -----
+        UserWarning
+            As ``transform``.
+        """
+        check_is_fitted(self)
+        n_rows, n_columns = self._shape
+        theta = dense(
+            self._theta(),
+            checked_index("rows", rows, n_rows),
+            checked_index("columns", columns, n_columns),
+        )
+        return self._means(theta, np.full(len(theta), self._largest_theta))
+
+    def _family(self) -> Family:
+        return FAMILIES[self._fitted_family]
+
+    def _reading(self) -> tuple[float, Family, float]:
+        """How to read cells: marker of missing ones, family, and origin (see ``CellData``)."""
+        origin = self.intercept_ if self._fitted_family == "gaussian" else 0.0
+        return self.missing_values, self._family(), origin
+
+    def _theta(self) -> Theta:
+        effects = Effects(self.intercept_, self.row_effects_, self.column_effects_)
+        low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
+        return Theta(effects, low_rank)
+
+    def _warm_theta(self, data: CellData, known: dict[str, Any]) -> Theta | None:
+        """θ from which a warm start continues, minus the origin of the data; None without one."""
+        if not (self.warm_start and hasattr(self, "converged_")):
+            return None
+        self._check_matrix_of_fit(data, known)
+        effects, low_rank = self._theta().minus(data.origin)
+        allowed = Effects(
+            0.0 if self.effects == "none" else effects.intercept,
+            effects.rows * (self.effects in ("both", "rows")),
+            effects.columns * (self.effects in ("both", "columns")),
+        )
+        left, singular_values, right = low_rank
+        rank = self.rank
+        return Theta(allowed, LowRank(left[:, :rank], singular_values[:rank], right[:, :rank]))
+
+    def _check_matrix_of_fit(self, data: CellData, known: dict[str, Any]) -> None:
+        """Raise unless the matrix has the shape, labels and family of the last fit."""
+        if self._shape != data.shape or self._fitted_family != self.family:
+            raise ValueError(
+                f"Expected a matrix of shape {self._shape} and family={self._fitted_family!r} as "
+                f"in the last fit with warm_start=True, got shape {data.shape} and "
+                f"family={self.family!r}. Fit with warm_start=False."
+            )
+        for axis in ("row", "column"):
+            labels = f"_{axis}_labels"
+            what_to_do = "Reindex the tables, or fit with warm_start=False"
+            check_labels(axis, getattr(self, labels), known[labels], what_to_do)
+
+    def _means(self, theta: FloatArray, largest: FloatArray) -> FloatArray:
+        """Turn θ into means, in place; ``largest`` is the largest observed θ for each row."""
+        if self._fitted_family == "poisson":
+            warn_of_means(theta, largest)
+        for block in row_blocks(theta):
+            theta[block] = self._family().mean(theta[block])
+        return theta
+
+
+def tags_of_matrices(tags: Tags, family: FamilyName) -> Tags:
+    """scikit-learn's tags for imputers of a family."""
+    tags.input_tags.allow_nan = True
+    tags.input_tags.sparse = True
+    tags.input_tags.positive_only = family != "gaussian"
+    tags.transformer_tags.preserves_dtype = ["float64"]
+    return tags
