@@ -13,6 +13,7 @@ from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._data.cells import read_cells
 from ._data.features import features_of
 from ._estimators.fit import fit
+from ._imputer.covariates import GivenCovariates
 from ._imputer.fit import MatrixFit, known_attributes
 from ._imputer.fitted_matrix import tags_of_matrices
 from ._imputer.uncertainty import MatrixWithErrors
@@ -24,9 +25,9 @@ from ._parameters import (
     read_parameters,
     unfitted,
 )
-from ._typing import FilePath, MatricesLike, Shape
+from ._typing import FilePath, MatricesLike, Shape, Table
 from .models.matrix.families import FAMILIES
-from .models.matrix.main_effects import EFFECTS
+from .models.matrix.pooled import EFFECTS
 from .models.matrix.start import MatrixParameters, cell_federation
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._parameters import ResumableParameters
@@ -160,6 +161,16 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Column effects, with mean 0.
     intercept_ : float
         Intercept of the natural parameter; 0 with ``effects="none"``.
+    row_coef_ : ndarray of shape (n_row_covariates,)
+        Coefficients of `row_covariates`, per unit of each.
+    column_coef_ : ndarray of shape (n_column_covariates,), or (n_groups, n_column_covariates)
+        Coefficients of `column_covariates`, of each group of rows if there are groups.
+    group_effects_ : ndarray of shape (n_groups, n_columns), or None
+        Effects of the columns in each group of rows, in addition to `column_effects_`.
+    row_covariate_names_, column_covariate_names_ : ndarray of str
+        Names of the covariates; those of indicators are like "habitat=dunes".
+    row_groups_ : ndarray of shape (n_groups,)
+        Sorted labels of the groups of rows; empty without groups.
     objective_ : float
         Final value of the objective, in nats.
     dispersion_ : float
@@ -240,6 +251,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     """
 
     __metadata_request__fit = {"clients": True, "shape": True, "offset": True}
+    __metadata_request__fit |= dict.fromkeys(GivenCovariates._fields, True)
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
 
@@ -252,6 +264,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         clients: ArrayLike | None = None,
         shape: Shape | None = None,
         offset: MatricesLike | None = None,
+        row_covariates: Table | None = None,
+        column_covariates: Table | None = None,
+        row_groups: ArrayLike | None = None,
         resume_from: FilePath | None = None,
     ) -> Self:
         """Fit the model to the observed cells of all clients.
@@ -285,6 +300,17 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
             offset)``, and all fitted means are those of one unit of effort. In the form of X: a
             list with one for each client, or one alone; beside triplets, one number for each,
             otherwise a matrix, of which only observed cells are read. Not for presences.
+        row_covariates : array-like of shape (n_rows, n_row_covariates), default=None
+            Numbers known of each row, such as altitudes, whose coefficients are not penalised: the
+            row effects are the deviations from their sum. Text and categories of a DataFrame become
+            indicators, of which the first is the reference. Covariates are centred.
+        column_covariates : array-like of shape (n_columns, n_column_covariates), default=None
+            The same of each column: with a table of years and months, as text or categories, and
+            ``effects="rows"``, the effect of a column is that of its year plus that of its month.
+        row_groups : array-like of shape (n_rows,), default=None
+            Label of each row, such as its habitat. Each group has coefficients of
+            `column_covariates` and, unless ``effects="rows"``, column effects of its own, like the
+            covariates of TRIM; these have the penalty ``effects_penalty``.
         resume_from : path-like, default=None
             Checkpoint to resume from, of a run with the same data and parameters. The result is bit
             for bit that of an uninterrupted run, except for an additional evaluation in
@@ -320,10 +346,13 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         family = FAMILIES[self.family]
         data = read_cells(checked, X, clients, shape=shape, family=family, offset=offset)
         check_rank("rank", self.rank, data.shape)
-        known = known_attributes(settings, X, clients, shape, offset, data) | features_of(checked)
+        given = GivenCovariates(row_covariates, column_covariates, row_groups)
+        known = known_attributes(settings, X, clients, shape, data, offset, given)
+        known |= features_of(checked)
         theta, memory = self._warm_theta(data, known), getattr(self, "_memory", None)
         federation = cell_federation(data, self.client_weights)
-        steps = MatrixFit(settings, X, data, federation, known, theta, memory)
+        covariates = known["_covariates"].design
+        steps = MatrixFit(settings, X, data, federation, known, theta, memory, covariates)
         return fit(self, steps, X, y, resume_from=resume_from)
 
     def __sklearn_tags__(self) -> Tags:

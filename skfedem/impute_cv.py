@@ -13,6 +13,7 @@ from sklearn.utils import Tags
 
 from ._data.cells import read_cells
 from ._data.features import features_of, store
+from ._imputer.covariates import GivenCovariates
 from ._imputer.fitted_matrix import tags_of_matrices
 from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
@@ -27,7 +28,7 @@ from ._penalty_search.penalty_path import (
     search_grid,
 )
 from ._random import seeds_of_runs
-from ._typing import MatricesLike, Shape
+from ._typing import MatricesLike, Shape, Table
 from .impute import FederatedMatrixImputer
 from .models.matrix.families import FAMILIES
 from .solvers._from_parameters import check_federated_parameters
@@ -193,6 +194,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
     """
 
     __metadata_request__fit = {"clients": True, "shape": True, "offset": True}
+    __metadata_request__fit |= dict.fromkeys(GivenCovariates._fields, True)
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
     __metadata_request__score = {"sample_weight": None}
 
@@ -204,6 +206,9 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         clients: ArrayLike | None = None,
         shape: Shape | None = None,
         offset: MatricesLike | None = None,
+        row_covariates: Table | None = None,
+        column_covariates: Table | None = None,
+        row_groups: ArrayLike | None = None,
     ) -> Self:
         """Choose rank and penalties, and fit them to the observed cells of all clients.
 
@@ -218,6 +223,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             Numbers of sites and months of triplets, or their names.
         offset : list of array-likes, or array-like, default=None
             Log efforts, as in :meth:`FederatedMatrixImputer.fit`.
+        row_covariates, column_covariates, row_groups : array-like, default=None
+            As in :meth:`FederatedMatrixImputer.fit`.
 
         Returns
         -------
@@ -238,6 +245,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             If the best penalty is the smallest of a path given by `penalties` and `eps`, unless the
             rank is bounded and the last step gained less than 0.1 nats per held-out cell.
         """
+        given = GivenCovariates(row_covariates, column_covariates, row_groups)
         # The last fit gives the warnings about parameters and data.
         with collect_warnings():
             grid = self._checked_grid()
@@ -257,12 +265,20 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             check_minibatches_without_folds(self, cells, folds)
             imputer = self._imputer(seed)
             trials, largest = search_grid(
-                imputer, cells, folds, grid, self.patience, n_jobs=self.n_jobs, verbose=self.verbose
+                imputer,
+                cells,
+                folds,
+                grid,
+                self.patience,
+                given,
+                n_jobs=self.n_jobs,
+                verbose=self.verbose,
             )
         results, best_index = cv_results_of(trials), index_of_best(trials)
         best = trials[best_index]
         path = grid.path(largest[best.effects_penalty])
-        advice = refit(imputer, best, path, X, clients=clients, shape=shape, offset=offset)
+        data = {"clients": clients, "shape": shape, "offset": offset, **given._asdict()}
+        advice = refit(imputer, best, path, X, **data)
         store(
             self,
             features_of(imputer),

@@ -10,7 +10,7 @@ from skfedem._parallel import Workers
 from skfedem.clients.local import LocalClients
 from skfedem.compression import Identity
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import Margins, Support
+from skfedem.models.matrix.pooled import Margins, Support
 from skfedem.models.matrix.start import low_rank_model, start_run
 from skfedem.models.matrix.theta import Cells, Effects
 from skfedem.solvers._loop import Options, run

@@ -34,7 +34,7 @@ from skfedem.clients.local import LocalClients
 from skfedem.compression import BlockQuantizer, Dithering, Identity, RandK
 from skfedem.models._base import Model, RowModel, Start
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import LEAST_PENALTY
+from skfedem.models.matrix.pooled import LEAST_PENALTY
 from skfedem.models.matrix.start import start_run
 from skfedem.models.matrix.theta import Cells, Effects, LowRank, Theta
 from skfedem.models.mixed_effects.subjects import pack

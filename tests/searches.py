@@ -39,7 +39,7 @@ class Recorder(FederatedMatrixImputer):
 
     fits = []
 
-    def fit(self, X, y=None, *, clients=None, shape=None, offset=None):
-        super().fit(X, clients=clients, shape=shape, offset=offset)
+    def fit(self, X, y=None, **data):
+        super().fit(X, **data)
         self.fits.append({**self.get_params(), "objective": self.objective_})
         return self

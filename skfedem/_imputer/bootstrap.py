@@ -120,7 +120,8 @@ def _replicate(
     replica.set_params(**given, verbose=0, random_state=seed)
     with collect_warnings():
         offset = _by_client(lines, lines.log_effort) if imputer._has_offset else None
-        replica.fit(_triplets(lines), shape=shape, offset=offset)
+        covariates = imputer._given_covariates._asdict()
+        replica.fit(_triplets(lines), shape=shape, offset=offset, **covariates)
         fitted = replica.fitted_mean()
     return Replicate(fitted, _filled(fitted, lines), weights, replica.converged_, generator)
 

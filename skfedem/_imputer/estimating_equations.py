@@ -26,7 +26,7 @@ from .._federation import ClientRows, SetUp
 from .._messages import warn
 from .._typing import FloatArray, IntArray
 from ..models.matrix.families import Family
-from ..models.matrix.main_effects import Margins
+from ..models.matrix.pooled import Margins
 from .residuals import Observed, Residuals, each, own_cells, pearson_moments, with_cells
 
 

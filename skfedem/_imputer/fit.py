@@ -14,12 +14,14 @@ from .._federation import Federation
 from .._parameters import is_auto
 from .._typing import IntArray, MatricesLike, Shape
 from ..models._base import Start
+from ..models.matrix.covariates import Covariates
 from ..models.matrix.low_rank import LowRankModel
 from ..models.matrix.start import low_rank_model, start_again, start_run
 from ..models.matrix.theta import Theta
 from ..solvers._fitted_state import FittedState, continued, fitted_state, same_rows
 from ..solvers._state import RunState, evaluate
 from ..solvers.base import Clients, Problem, Solver
+from .covariates import NO_COVARIATES, GivenCovariates, read_given
 from .residuals import moments_of_fit
 from .warnings import warn_of_fit
 
@@ -37,6 +39,7 @@ class MatrixFit(NamedTuple):
     known: dict[str, Any]
     theta: Theta | None
     memory: FittedState | None
+    covariates: Covariates | None = None
     rows: str = "observed cells"
     n_starts: int = 1
     solver: Solver | None = None
@@ -49,7 +52,7 @@ class MatrixFit(NamedTuple):
     def model(self, clients: Clients) -> LowRankModel:
         """Model from the clients' cells, counts and margins."""
         adaptive = is_auto(self.settings.step_size)
-        return low_rank_model(self.settings, clients, self.data.shape, adaptive)
+        return low_rank_model(self.settings, clients, self.data.shape, adaptive, self.covariates)
 
     def start(self, problem: Problem, clients: Clients) -> Start:
         """The end of the last fit if it had these cells, its θ, or a new start."""
@@ -66,9 +69,10 @@ class MatrixFit(NamedTuple):
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
         """Fitted attributes after a round."""
         server, origin = state.server, self.data.origin  # to which its θ is relative
-        effects, low_rank = server.parameters.natural  # copied: the memory keeps them
+        effects, low_rank, _ = server.parameters.natural  # copied: the memory keeps them
         return {
             **self.known,
+            **self.known["_covariates"].attributes(effects.coefficients),
             "intercept_": float(effects.intercept) + origin,
             "row_effects_": effects.rows.copy(),
             "column_effects_": effects.columns.copy(),
@@ -126,12 +130,19 @@ def known_attributes(
     X: MatricesLike,
     clients: ArrayLike | None,
     shape: Shape | None,
-    offset: MatricesLike | None,
     data: CellData,
+    offset: MatricesLike | None = None,
+    given: GivenCovariates = NO_COVARIATES,
 ) -> dict[str, Any]:
     """Attributes that the data and the parameters determine before the first round."""
     labels = fit_labels(X, settings.rows) if shape is None else labels_of_shape(shape)
+    covariates = read_given(given, data.shape, labels, settings.effects)
     return {
+        "row_covariate_names_": covariates.rows.names,
+        "column_covariate_names_": covariates.columns.names,
+        "row_groups_": covariates.groups,
+        "_covariates": covariates,
+        "_given_covariates": given,
         "n_clients_": len(data.ids),
         "client_ids_": data.ids,
         "row_offsets_": data.row_offsets,

@@ -29,6 +29,12 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     row_effects_: FloatArray
     column_effects_: FloatArray
     intercept_: float
+    row_coef_: FloatArray
+    column_coef_: FloatArray
+    group_effects_: FloatArray | None
+    row_covariate_names_: NDArray[Any]
+    column_covariate_names_: NDArray[Any]
+    row_groups_: NDArray[Any]
     objective_: float
     n_iter_: int
     converged_: bool
@@ -120,18 +126,24 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _theta(self) -> Theta:
         effects = Effects(self.intercept_, self.row_effects_, self.column_effects_)
         low_rank = LowRank(self.row_factors_, self.singular_values_, self.column_factors_)
-        return Theta(effects, low_rank)
+        design = self._covariates.design
+        terms = None if design is None else design.terms(self._coefficients)
+        return Theta(effects._replace(coefficients=self._coefficients), low_rank, terms)
 
     def _warm_theta(self, data: CellData, known: dict[str, Any]) -> Theta | None:
         """θ from which a warm start continues, minus the origin of the data; None without one."""
         if not (self.warm_start and hasattr(self, "converged_")):
             return None
         self._check_matrix_of_fit(data, known)
-        effects, low_rank = self._theta().minus(data.origin)
+        effects, low_rank, _ = self._theta().minus(data.origin)
+        design = known["_covariates"].design
+        n_coefficients = 0 if design is None else sum(design.sizes)
+        same = len(effects.coefficients) == n_coefficients
         allowed = Effects(
             0.0 if self.effects == "none" else effects.intercept,
             effects.rows * (self.effects in ("both", "rows")),
             effects.columns * (self.effects in ("both", "columns")),
+            effects.coefficients if same else np.zeros(n_coefficients),
         )
         left, singular_values, right = low_rank
         rank = self.rank

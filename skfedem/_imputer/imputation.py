@@ -27,7 +27,7 @@ from .._data.matrices import holds_clients
 from .._data.tables import is_frame
 from .._federation import client_groups, offsets_of
 from .._typing import BoolArray, FloatArray, MatricesLike, Table, Transformed
-from ..models.matrix.main_effects import LEAST_PENALTY
+from ..models.matrix.pooled import LEAST_PENALTY
 from ..models.matrix.row_regression import fit_rows
 from ..models.matrix.theta import Effects, LowRank, Theta, at, dense, relative_cells
 from .fitted_matrix import FittedMatrix
@@ -181,6 +181,11 @@ class MatrixImputation(FittedMatrix):
         check_labels("column", self._column_labels, columns, "Reindex it")
         if form == "sites":
             self._check_sites(rows, cells.shape[0])
+        elif len(self.row_coef_) or len(self.row_groups_) > 1:
+            raise ValueError(
+                "Expected the rows of a fit with row_covariates or row_groups, got a table of "
+                "other rows, whose covariates are unknown. Give a list of clients with all rows."
+            )
         return cells
 
     def _check_sites(self, labels: object, n_rows: int) -> None:
@@ -238,17 +243,20 @@ class MatrixImputation(FittedMatrix):
     def _solved_rows(self, cells: CellData, is_train: BoolArray | slice) -> Theta:
         """θ of rows that were not in the fit, from some of their observed cells."""
         root = np.sqrt(self.singular_values_)
+        terms, columns = self._theta().covariates, self.column_effects_
+        if terms is not None:
+            columns = columns + terms.by_group[0]
         row_effects, factors = fit_rows(
             relative_cells(cells).take(is_train),
             cells.shape[0],
-            self.intercept_ - cells.origin + self.column_effects_,
+            self.intercept_ - cells.origin + columns,
             self.column_factors_ * root,
             self._fitted_penalty,
             self._family(),
             row_effects=self._fitted_effects in ("both", "rows"),
             ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
         )
-        effects = Effects(self.intercept_, row_effects, self.column_effects_)
+        effects = Effects(self.intercept_, row_effects, columns)
         return Theta(effects, LowRank(factors, root, self.column_factors_))
 
     def _cross_predicted(self, cells: CellData) -> FloatArray:

@@ -13,7 +13,7 @@ from .._typing import BoolArray, FloatArray, IntArray
 from ..models.matrix import messages
 from ..models.matrix.families import Family
 from ..models.matrix.low_rank import LowRankModel
-from ..models.matrix.main_effects import Margins, Support
+from ..models.matrix.pooled import Margins, Support
 from ..models.matrix.start import observed_support
 from ..models.matrix.theta import Cells
 

@@ -21,7 +21,7 @@ from .._parameters import check_number
 from .._typing import BoolArray, FloatArray, IntArray
 from ..clients.local import LocalClients
 from ..models.matrix.families import Family
-from ..models.matrix.main_effects import Support
+from ..models.matrix.pooled import Support
 from ..models.matrix.start import cell_federation
 from .estimating_equations import Estimate, observed_sums, solve
 from .residuals import Observed, observed_cells

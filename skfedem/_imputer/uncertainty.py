@@ -205,6 +205,11 @@ class MatrixWithErrors(MatrixImputation):
         return matrices
 
     def _check_effects_alone(self) -> None:
+        if len(self.row_groups_) > 1:
+            raise ValueError(
+                "Expected a fit without row_groups for errors='equations', got one. Draw rows, "
+                "clients or observations."
+            )
         if len(self.singular_values_) or self._fitted_effects != "both":
             raise ValueError(
                 "Expected a fit of effects='both' without low-rank part for errors='equations', "

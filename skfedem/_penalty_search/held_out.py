@@ -9,6 +9,7 @@ import numpy as np
 from .._cells import distinct_cells
 from .._data.cells import CellData
 from .._federation import offsets_of
+from .._imputer.covariates import NO_COVARIATES, GivenCovariates
 from .._messages import error_context
 from .._parameters import check_minibatches
 from .._random import VALIDATION, generator
@@ -49,13 +50,14 @@ class Triplets(NamedTuple):
     """Observations as ``FederatedMatrixImputer.fit`` takes them.
 
     ``table`` of shape (n_observations, 3) has site, month and value, ``clients`` their client, and
-    ``offset`` their log efforts, if there are any.
+    ``offset`` their log efforts, if there are any; ``covariates`` are of rows and columns.
     """
 
     table: FloatArray
     clients: IntArray
     shape: tuple[int, int]
     offset: FloatArray | None = None
+    covariates: GivenCovariates = NO_COVARIATES
 
 
 class Split(NamedTuple):
@@ -65,9 +67,12 @@ class Split(NamedTuple):
     test: Triplets
 
 
-def split_cells(cells: CellData, is_test: BoolArray) -> Split:
+def split_cells(
+    cells: CellData, is_test: BoolArray, given: GivenCovariates = NO_COVARIATES
+) -> Split:
     """Training and test observations, given the mask of held-out cells."""
-    return Split(_triplets(cells, ~is_test), _triplets(cells, is_test))
+    train, test = (_triplets(cells, own) for own in (~is_test, is_test))
+    return Split(train._replace(covariates=given), test)
 
 
 def _triplets(cells: CellData, is_chosen: BoolArray) -> Triplets:

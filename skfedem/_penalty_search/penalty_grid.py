@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from .._messages import repr_of
 from .._parameters import check_choice, check_number, is_auto, python_number
 from .._typing import EffectsName, FamilyName, FloatArray, RowsName
-from ..models.matrix.main_effects import EFFECTS
+from ..models.matrix.pooled import EFFECTS
 
 # Penalties on the effects. Counts of flocks, with variances of 4 to 2,000 times the mean, were
 # predicted best with 10 to 10,000, roughly in proportion (examples/benchmarks/effects_penalty.py).

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from .._data.cells import CellData
+from .._imputer.covariates import NO_COVARIATES, GivenCovariates, read_given
 from .._messages import Advice, collect_warnings, error_context
 from .._parallel import Workers, n_workers, single_threaded_libraries
 from .._parameters import is_auto
@@ -37,7 +38,9 @@ _EPS = 64 * np.finfo(np.float64).eps
 _PATIENCE, _LEAST_PATIENCE = 0.3, 3
 
 
-def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
+def largest_penalty(
+    imputer: FederatedMatrixImputer, cells: CellData, given: GivenCovariates = NO_COVARIATES
+) -> float:
     """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
 
     The residuals are those of a fit with effects only, summed over the clients, which send them
@@ -46,7 +49,8 @@ def largest_penalty(imputer: FederatedMatrixImputer, cells: CellData) -> float:
     federation = cell_federation(cells, imputer.client_weights)
     with Workers(1) as workers:
         clients = LocalClients(federation, workers)
-        model = low_rank_model(imputer, clients, cells.shape)
+        covariates = read_given(given, cells.shape, (None, None), imputer.effects).design
+        model = low_rank_model(imputer, clients, cells.shape, covariates=covariates)
         field, _ = clients.mean_field(model, start_run(model).parameters, 0.0)
     matrix = model.pooled.support.matrix(model.scale * field)
     low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), matrix, 0.0, 1)
@@ -88,6 +92,7 @@ def search_grid(
     folds: IntArray,
     grid: Grid,
     patience: _Patience,
+    given: GivenCovariates = NO_COVARIATES,
     *,
     n_jobs: int | None,
     verbose: int,
@@ -101,7 +106,7 @@ def search_grid(
     # The cells are numbered by common sites already, and these histories are not shown.
     imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
     n_jobs = n_workers(n_jobs, prefer="processes")
-    splits = [split_cells(cells, folds == fold) for fold in range(folds.max() + 1)]
+    splits = [split_cells(cells, folds == fold, given) for fold in range(folds.max() + 1)]
     trials, largest, ridges = [], {}, grid.ridges
     # Arrays are not memory-mapped, because the next fit modifies those of the previous one. The
     # limit encloses all fits: in threads, the end of one would lift the limit for others.
@@ -112,7 +117,7 @@ def search_grid(
             for rank, ridge in product(grid.ranks, ridges):
                 first = clone(imputer).set_params(rank=rank, effects_penalty=ridge)
                 if ridge not in largest:
-                    largest[ridge] = largest_penalty(first, cells)
+                    largest[ridge] = largest_penalty(first, cells, given)
                 plans.append((first, grid.path(largest[ridge])))
             for start in range(0, len(plans), n_jobs):
                 group = plans[start : start + n_jobs]
@@ -153,14 +158,15 @@ def _fit_and_score(
     imputer: FederatedMatrixImputer, penalty: float, fold: int, split: Split
 ) -> tuple[FederatedMatrixImputer, float]:
     """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
-    table, clients, shape, offset = split.train
+    table, clients, shape, offset, covariates = split.train
+    data = dict(clients=clients, shape=shape, offset=offset, **covariates._asdict())
     # Worker processes do not inherit the suppressed warnings and the limit of threads.
     with (
         collect_warnings(),
         single_threaded_libraries(),
         error_context(f"Without the cells of fold {fold}"),
     ):
-        _fit_step(imputer, float(penalty), table, offset=offset, clients=clients, shape=shape)
+        _fit_step(imputer, float(penalty), table, **data)
         return imputer, imputer.score(split.test.table, offset=split.test.offset)
 
 

@@ -148,7 +148,7 @@ def test_path_ends_after_patience_trials_without_improvement(n_effects_alone):
     fits = iter(scores)
 
     class Stub(StubbedFit):
-        def fit(self, X, *, clients, shape, offset):
+        def fit(self, X, *, clients, shape, **others):
             self.singular_values_ = np.ones(int(self.penalty < 6))
             return self
 
@@ -165,7 +165,7 @@ def test_path_ends_after_patience_trials_without_improvement(n_effects_alone):
 
 def test_patience_counts_penalties_with_factors_in_any_fold():
     class Stub(StubbedFit):
-        def fit(self, X, *, clients, shape, offset):
+        def fit(self, X, *, clients, shape, **others):
             self.singular_values_ = np.ones(int(self.penalty < X))
             return self
 
@@ -201,7 +201,7 @@ def test_paths_advanced_together_equal_paths_alone():
 
 def test_error_names_the_fold():
     class Stub(FederatedMatrixImputer):
-        def fit(self, X, *, clients, shape, offset):
+        def fit(self, X, *, clients, shape, **others):
             raise ValueError("the message of a fit")
 
     with pytest.raises(ValueError, match="^Without the cells of fold 0: the message of a fit$"):
@@ -213,7 +213,7 @@ def test_automatic_patience_is_three_in_ten_penalties_and_at_least_three(n_penal
     class Stub(StubbedFit):
         singular_values_ = np.ones(1)
 
-        def fit(self, X, *, clients, shape, offset):
+        def fit(self, X, *, clients, shape, **others):
             return self
 
         def score(self, X, *, offset):

@@ -25,7 +25,8 @@ from ..._serialization import serializable
 from ..._typing import FloatArray, IntArray
 from .._base import Estimate, Model, Step
 from ..client_rows import segment_sums
-from .main_effects import Pooled, ridge
+from .main_effects import ridge
+from .pooled import Pooled
 from .proximal import (
     MAX_HALVINGS,
     Iterate,
@@ -231,6 +232,7 @@ class LowRankModel(Model):
         """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
         n_factors = len(parameters.natural.low_rank.singular_values)
         all_numbers = (n_factors + 1) * (1 + sum(self.pooled.support.shape))
+        all_numbers += len(parameters.natural.effects.coefficients)
         return int(np.minimum(sizes.lengths[clients], all_numbers).sum())
 
     def constants(self) -> NDArray[np.int64]:
@@ -241,7 +243,8 @@ class LowRankModel(Model):
 
     def maximization(self, statistics: ServerIterate) -> NaturalParameters:
         """θ, as the server's step already includes the M-step."""
-        return NaturalParameters(Theta(statistics.iterate.effects, statistics.iterate.low_rank))
+        effects, low_rank = statistics.iterate.effects, statistics.iterate.low_rank
+        return NaturalParameters(Theta(effects, low_rank, self.pooled.covariate_terms(effects)))
 
     def server_step(
         self, statistics: ServerIterate, field: FloatArray, step_size: float, *, exact: bool
@@ -335,10 +338,10 @@ class LowRankModel(Model):
 
     def surrogate(self, statistics: ServerIterate, parameters: NaturalParameters) -> float:
         """Negative objective at θ, with the server's estimate of the observations; nats."""
-        effects, low_rank = parameters.natural
-        cells = self.pooled.support.rows, self.pooled.support.columns
-        values = low_rank_at(low_rank, *cells)
-        iterate = Iterate(low_rank, values, effects, values + effects.at(*cells), factor=None)
+        effects, low_rank, _ = parameters.natural
+        values = low_rank_at(low_rank, self.pooled.support.rows, self.pooled.support.columns)
+        theta = values + self.pooled.effects_at_cells(effects)
+        iterate = Iterate(low_rank, values, effects, theta, factor=None)
         return self.log_base_measure - objective(self.pooled, iterate, statistics.sums)
 
     def criterion_value(self, mean_log_likelihood: float, parameters: NaturalParameters) -> float:

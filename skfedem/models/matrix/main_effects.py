@@ -7,26 +7,20 @@ therefore solve for the effects without any further messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import LinearOperator
+from scipy.sparse import csr_array, hstack
 
-from ..._cells import cell_codes
-from ..._compat import conjugate_gradients
-from ..._serialization import serializable
-from ..._typing import BoolArray, EffectsName, FamilyName, FloatArray, IntArray
-from .families import FAMILIES, Family, safe_share
-from .theta import Effects, cell_blocks
+from ..._typing import FloatArray
+from .column_equations import solve_for_columns
+from .covariates import CovariateData
+from .families import safe_share
+from .pooled import LEAST_PENALTY, Margins, Pooled, Support
+from .theta import Effects
 
-EFFECTS = get_args(EffectsName)
-
-# Smallest ridge on the effects: without it, the effect of a site with only zeros would be -inf.
-LEAST_PENALTY = 1e-7
 # Relative rounding of the objective's terms.
 _ROUNDING = 1e-15
 
@@ -46,9 +40,10 @@ class Newton(NamedTuple):
         effects overshoot MAX_LOG_MEAN, from where each comes back by at most 1 per step.
     max_halvings, sufficient_decrease : int, float
         Of the line search.
-    least_ridge : float
+    least_ridge, least_joint_ridge : float
         Only the ridge determines a constant added to all rows and subtracted from all columns. It
-        is at least this share of the curvature, in whose rounding errors it would be lost.
+        is at least this share of the curvature, in whose rounding errors it would be lost; the
+        second is for equations with covariates, which may be collinear.
     """
 
     tolerance: float = 1e-12
@@ -58,96 +53,10 @@ class Newton(NamedTuple):
     max_halvings: int = 30
     sufficient_decrease: float = 1e-4
     least_ridge: float = 1e-12
+    least_joint_ridge: float = 1e-10
 
 
-class Sizes(NamedTuple):
-    """Sizes for speed, see examples/benchmarks/imputation_speed.py.
-
-    Attributes
-    ----------
-    dense_entries, dense_share : int, float
-        Up to this number of entries, or with at least this share of them observed, matrices are
-        dense: SciPy's checks of a sparse matrix take as long as products with so many numbers, and
-        its products are several times as slow as those of a dense one.
-    bincount_cells : int
-        Up to this number of cells, these checks take longer than NumPy's bincount.
-    cholesky_columns : int
-        Up to this number of columns, normal equations of a dense matrix are solved by a Cholesky
-        factorization.
-    preconditioned_columns, cg_steps : int
-        Up to this number of columns, an earlier factor preconditions conjugate gradients; it is
-        recomputed if these take more than ``cg_steps``.
-    """
-
-    dense_entries: int = 2**17
-    dense_share: float = 0.5
-    bincount_cells: int = 2**12
-    cholesky_columns: int = 64
-    preconditioned_columns: int = 2000
-    cg_steps: int = 8
-
-
-_NEWTON, _SIZES = Newton(), Sizes()
-
-
-_Product = Callable[[FloatArray], FloatArray]
-
-
-@serializable
-class Margins(NamedTuple):
-    """Sums over each row, shape (n_rows,), and over each column, shape (n_columns,)."""
-
-    rows: FloatArray
-    columns: FloatArray
-
-
-@serializable
-class Support(NamedTuple):
-    """Cells observed by any client, in row-major order, and how often each was observed.
-
-    Attributes
-    ----------
-    rows, columns : ndarray of int32, shape (n_cells,)
-    counts : ndarray of shape (n_cells,)
-        N_jl: total weight of the observations of a cell; their number if weights are equal.
-    row_starts : ndarray of int32 or int64, shape (n_rows + 1,)
-        Row ``j`` has the cells ``row_starts[j]:row_starts[j + 1]``.
-    is_observed : tuple of two ndarray of bool
-        Whether rows, and columns, have observed cells.
-    shape : tuple of two int
-    """
-
-    rows: IntArray
-    columns: IntArray
-    counts: FloatArray
-    row_starts: IntArray
-    is_observed: tuple[BoolArray, BoolArray]
-    shape: tuple[int, int]
-
-    def matrix(self, values: FloatArray, factor: float = 1.0) -> FloatArray | csr_array:
-        """Matrix of values times a factor in the observed cells; sparse if large and with few."""
-        n_rows, n_columns = self.shape
-        n_entries = n_rows * n_columns
-        if n_entries > _SIZES.dense_entries and len(values) < _SIZES.dense_share * n_entries:
-            return self._sparse(factor * values)
-        array = np.zeros(self.shape)
-        for block in cell_blocks(len(values)):
-            codes = cell_codes(self.rows[block], self.columns[block], n_columns)
-            array.ravel()[codes] = factor * values[block]
-        return array
-
-    def margins(self, values: FloatArray) -> Margins:
-        """Sums of values in the observed cells over each row and each column."""
-        n_rows, n_columns = self.shape
-        if len(values) <= _SIZES.bincount_cells:
-            row_sums: Any = np.bincount(self.rows, values, n_rows)
-            column_sums: Any = np.bincount(self.columns, values, n_columns)
-            return Margins(row_sums, column_sums)
-        matrix = self._sparse(values)  # up to five times as fast here
-        return Margins(matrix @ np.ones(n_columns), matrix.T @ np.ones(n_rows))
-
-    def _sparse(self, values: FloatArray) -> csr_array:
-        return csr_array((values, self.columns, self.row_starts), shape=self.shape)
+_NEWTON = Newton()
 
 
 class _EffectsIterate(NamedTuple):
@@ -159,50 +68,13 @@ class _EffectsIterate(NamedTuple):
     objective: float
 
 
-@serializable
-class Pooled(NamedTuple):
-    """Data that the server received before the first round, and parameters of the model.
-
-    ``margins`` are the sums of the observations over rows and over columns, 0 where there are no
-    such ``effects``, ``rank`` bounds that of the low-rank part, ``penalty`` is λ, and
-    ``effects_penalty`` the ridge on the effects.
-    """
-
-    support: Support
-    margins: Margins
-    family_name: FamilyName
-    rank: int
-    penalty: float
-    effects: EffectsName
-    effects_penalty: float
-
-    @property
-    def family(self) -> Family:
-        """Family of the cells."""
-        return FAMILIES[self.family_name]
-
-    @property
-    def ridge_penalty(self) -> float:
-        """Ridge on the effects that is used, which is never 0."""
-        return max(self.effects_penalty, LEAST_PENALTY)
-
-    @property
-    def total(self) -> float:
-        """Sum of all observations."""
-        known = self.margins.columns if self.effects == "columns" else self.margins.rows
-        return float(known.sum())
-
-    def without_cells(self) -> Pooled:
-        """The parameters of the model alone, as if nobody had observed anything."""
-        none, shape = np.empty(0, dtype=np.int32), self.support.shape
-        support = Support(none, none, np.empty(0), none, (none > 0, none > 0), shape)
-        return self._replace(support=support, margins=Margins(np.empty(0), np.empty(0)))
-
-
 def ridge(pooled: Pooled, effects: Effects) -> float:
-    """Ridge penalty of the effects; nats."""
+    """Ridge penalty of effects and coefficients; nats."""
     squares = effects.rows @ effects.rows + effects.columns @ effects.columns
-    return 0.5 * pooled.ridge_penalty * float(squares)
+    penalty = 0.5 * pooled.ridge_penalty * float(squares)
+    if pooled.covariates is None:
+        return penalty
+    return penalty + 0.5 * float(pooled.covariates.penalties @ effects.coefficients**2)
 
 
 def fit_effects(
@@ -219,8 +91,11 @@ def fit_effects(
     current = _effects_iterate(pooled, low_rank_values, start)
     for _ in range(_NEWTON.max_iter):
         slopes, weights = _derivatives(pooled, current.effects, current.theta)
-        direction, factor = _newton_direction(pooled, slopes, weights, factor)
-        direction = _shortened(pooled.family, slopes, direction)
+        if pooled.covariates is None:
+            direction, factor = _newton_direction(pooled, slopes, weights, factor)
+        else:
+            direction = _joint_direction(pooled, pooled.covariates, slopes, weights)
+        direction = _shortened(pooled, slopes, direction)
         decrease = _decrease(slopes, direction)
         size = abs(current.objective)
         if decrease <= min(_NEWTON.tolerance * size, _NEWTON.nats) + np.finfo(float).tiny:
@@ -243,7 +118,7 @@ def _effects_iterate(
     pooled: Pooled, low_rank_values: FloatArray, effects: Effects
 ) -> _EffectsIterate:
     support = pooled.support
-    theta = low_rank_values + effects.at(support.rows, support.columns)
+    theta = low_rank_values + pooled.effects_at_cells(effects)
     loss = float(support.counts @ pooled.family.log_partition(theta))
     objective = loss - _linear(pooled, effects) + ridge(pooled, effects)
     return _EffectsIterate(effects, theta, loss, objective)
@@ -255,7 +130,7 @@ def _decrease(slopes: Effects, direction: Effects) -> float:
     return sum(np.vdot(slope, change) for slope, change in pairs)
 
 
-def _shortened(family: Family, slopes: Effects, direction: Effects) -> Effects:
+def _shortened(pooled: Pooled, slopes: Effects, direction: Effects) -> Effects:
     """Newton's direction, shortened to safe shares.
 
     Each effect has its own share: with a common share, a row far down the logistic curve would
@@ -263,10 +138,18 @@ def _shortened(family: Family, slopes: Effects, direction: Effects) -> Effects:
     other, such as the intercept and the rows, have unequal shares, the direction may hardly
     descend, or ascend: then the share is that of the largest change of θ.
     """
-    largest_change = sum(np.abs(change).max() for change in direction)
-    common = safe_share(family, largest_change)
+    family, coefficients = pooled.family, direction.coefficients
+    main: list[Any] = [*direction[:3]]
+    largest_change = sum(np.abs(change).max() for change in main)
+    by_covariates = np.zeros(())
+    if pooled.covariates is not None:
+        by_covariates = np.abs(pooled.covariates.design @ coefficients).max()
+    common = safe_share(family, largest_change + by_covariates)
     together = Effects._make(common * change for change in direction)
-    separate = Effects._make(safe_share(family, np.abs(change)) * change for change in direction)
+    shares = [safe_share(family, np.abs(change)) for change in main]
+    shares.append(safe_share(family, by_covariates))
+    pairs: Any = zip(shares, direction, strict=True)
+    separate = Effects._make(share * change for share, change in pairs)
     return max(separate, together, key=partial(_decrease, slopes))
 
 
@@ -295,19 +178,71 @@ def _linear(pooled: Pooled, effects: Effects) -> float:
     """``Σ y (effects)``, from the margins."""
     margins = pooled.margins
     linear = effects.intercept * pooled.total
-    return float(linear + effects.rows @ margins.rows + effects.columns @ margins.columns)
+    linear = float(linear + effects.rows @ margins.rows + effects.columns @ margins.columns)
+    if pooled.covariates is None:
+        return linear
+    return linear + float(effects.coefficients @ pooled.covariates.sums)
 
 
 def _derivatives(pooled: Pooled, effects: Effects, theta: FloatArray) -> tuple[Effects, FloatArray]:
     """Slopes of descent (minus the gradient), and the weights ``N ψ''(θ)`` of the curvature."""
     support, margins, family = pooled.support, pooled.margins, pooled.family
-    expected = support.margins(support.counts * family.mean(theta))
+    means = support.counts * family.mean(theta)
+    expected = support.margins(means)
     slopes = Effects(
         pooled.total - expected.rows.sum(),
         margins.rows - expected.rows - pooled.ridge_penalty * effects.rows,
         margins.columns - expected.columns - pooled.ridge_penalty * effects.columns,
     )
+    if pooled.covariates is not None:
+        known = pooled.covariates
+        rest = known.sums - known.design.T @ means - known.penalties * effects.coefficients
+        slopes = slopes._replace(coefficients=rest)
     return slopes, support.counts * family.variance(theta)
+
+
+def _joint_direction(
+    pooled: Pooled, covariates: CovariateData, slopes: Effects, weights: FloatArray
+) -> Effects:
+    """Newton's direction for all effects and coefficients, from which the rows are eliminated."""
+    support, ridge_penalty = pooled.support, pooled.ridge_penalty
+    n_cells, n_columns = len(weights), support.shape[1] * (pooled.effects != "rows")
+    every = np.arange(n_cells + 1)
+    parts = [csr_array(np.ones((n_cells, 1))), covariates.design]
+    if n_columns:
+        shape = n_cells, n_columns
+        parts.insert(1, csr_array((np.ones(n_cells), support.columns, every), shape=shape))
+    design = csr_array(hstack(parts, format="csr"))
+    weighted = csr_array(design.multiply(weights[:, None]))
+    hessian = (design.T @ weighted).toarray()
+    right = np.concatenate([[slopes.intercept], slopes.columns[:n_columns], slopes.coefficients])
+    penalties = [np.full(1, LEAST_PENALTY), np.full(n_columns, ridge_penalty), covariates.penalties]
+    least = _NEWTON.least_joint_ridge * float(hessian.diagonal().max())
+    hessian[np.diag_indices_from(hessian)] += np.maximum(np.concatenate(penalties), least)
+    row_change = np.zeros(support.shape[0])
+    if pooled.effects != "columns":
+        shape = support.shape[0], n_cells
+        of_rows = csr_array((np.ones(n_cells), every[:-1], support.row_starts), shape=shape)
+        curvature = of_rows @ weights + max(ridge_penalty, least)
+        across = of_rows @ weighted
+        scaled = csr_array(across.multiply(1 / curvature[:, None]))
+        hessian -= (across.T @ scaled).toarray()
+        solution = _solved(hessian, right - scaled.T @ slopes.rows)
+        row_change = (slopes.rows - across @ solution) / curvature
+    else:
+        solution = _solved(hessian, right)
+    columns = np.zeros(support.shape[1])
+    columns[:n_columns] = solution[1 : 1 + n_columns]
+    return Effects(float(solution[0]), row_change, columns, solution[1 + n_columns :])
+
+
+def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
+    """Solution of equations with a positive definite matrix, or if rounding hides that, nearby."""
+    _, solution, info = lapack.dposv(matrix, right)
+    if info:
+        nearby = matrix + 1e-6 * np.diag(np.abs(matrix.diagonal()).max() * np.ones(len(matrix)))
+        solution = np.linalg.solve(nearby, right)
+    return solution
 
 
 def _newton_direction(
@@ -332,75 +267,10 @@ def _newton_direction(
         return Effects(intercept, np.zeros_like(rows), columns / column_curvature), None
     # Eliminate the rows: (C - Wᵀ R⁻¹ W) c = g_c - Wᵀ R⁻¹ g_r, then r = R⁻¹ (g_r - W c).
     right = columns - transposed @ (rows / row_curvature)
-    solution, factor = _solve_for_columns(
+    solution, factor = solve_for_columns(
         matrix, transposed, row_curvature, column_curvature, right, factor
     )
     return Effects(intercept, (rows - matrix @ solution) / row_curvature, solution), factor
-
-
-def _solve_for_columns(
-    matrix: FloatArray | csr_array,
-    transposed: FloatArray | csr_array,
-    row_curvature: FloatArray,
-    column_curvature: FloatArray,
-    right: FloatArray,
-    factor: FloatArray | None,
-) -> tuple[FloatArray, FloatArray | None]:
-    """Solution c of ``(C - Wᵀ R⁻¹ W) c = right``, and a factor for the next equations, or None."""
-    is_small = len(right) <= _SIZES.cholesky_columns and isinstance(matrix, np.ndarray)
-    if is_small or (factor is None and len(right) <= _SIZES.preconditioned_columns):
-        factor = _column_factor(matrix, row_curvature, column_curvature)
-    if is_small and factor is not None:
-        return _solve(factor, right), None
-
-    def times(c: FloatArray) -> FloatArray:
-        return column_curvature * c - transposed @ ((matrix @ c) / row_curvature)
-
-    def precondition(c: FloatArray) -> FloatArray:
-        return c / column_curvature if factor is None else _solve(factor, c)
-
-    solution, n_steps = _conjugate_gradients(times, right, precondition)
-    if n_steps > _SIZES.cg_steps and factor is not None:
-        factor = _column_factor(matrix, row_curvature, column_curvature)
-    return solution, factor
-
-
-def _column_factor(
-    matrix: FloatArray | csr_array, row_curvature: FloatArray, column_curvature: FloatArray
-) -> FloatArray | None:
-    """Upper Cholesky factor of ``C - Wᵀ R⁻¹ W``, which the ridge keeps positive definite.
-
-    None if it is indefinite due to rounding, because all curvature is as small as the ridge.
-    """
-    scaled = matrix / np.sqrt(row_curvature)[:, None]
-    factor, info = lapack.dpotrf(np.diag(column_curvature) - scaled.T @ scaled)
-    return factor if info == 0 else None
-
-
-def _solve(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve equations, given their Cholesky factor; cho_solve is slower for few equations."""
-    return lapack.dpotrs(factor, right)[0]
-
-
-def _conjugate_gradients(
-    times: _Product, right: FloatArray, precondition: _Product
-) -> tuple[FloatArray, int]:
-    """Solution of ``times(c) = right``, and the number of steps."""
-    size, n_steps = len(right), 0
-
-    def count(_: FloatArray) -> None:
-        nonlocal n_steps
-        n_steps += 1
-
-    solution, _ = conjugate_gradients(
-        LinearOperator((size, size), matvec=times, dtype=np.float64),
-        right,
-        rtol=1e-6,
-        maxiter=100,
-        M=LinearOperator((size, size), matvec=precondition, dtype=np.float64),
-        callback=count,
-    )
-    return solution, n_steps
 
 
 def _centred(support: Support, effects: Effects, direction: Effects, length: float) -> Effects:
@@ -413,4 +283,5 @@ def _centred(support: Support, effects: Effects, direction: Effects, length: flo
         effects.intercept + length * direction.intercept + row_mean + column_mean,
         np.where(observed_rows, rows - row_mean, 0.0),
         np.where(observed_columns, columns - column_mean, 0.0),
+        effects.coefficients + length * direction.coefficients,
     )

@@ -48,6 +48,12 @@ def column_sums(rows: ClientRows, n_columns: int) -> Sums:
     return _sums(rows, cells, cells.columns, n_columns)
 
 
+def group_sums(rows: ClientRows, n_lines: int, groups: IntArray, n_columns: int) -> Sums:
+    """Sums of each client's observations by group of rows and column, where it has any."""
+    cells = _cells(rows)
+    return _sums(rows, cells, cell_codes(groups[cells.rows], cells.columns, n_columns), n_lines)
+
+
 def _cells(rows: ClientRows) -> Cells:
     cells: Cells = rows.federation.rows
     return cells.take(row_indices(rows.federation.offsets, rows.clients))

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._typing import FloatArray
-from .main_effects import Pooled, fit_effects, ridge
+from .main_effects import fit_effects, ridge
+from .pooled import Pooled
 from .theta import Effects, LowRank, cell_blocks, low_rank_at, squared_distance
 from .thresholding import threshold_singular_values
 

@@ -16,8 +16,9 @@ from ..._history import FLOAT_BITS
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
 from . import messages
+from .covariates import CovariateData, Covariates
 from .low_rank import LowRankModel, ServerIterate
-from .main_effects import Margins, Pooled, Support
+from .pooled import LEAST_PENALTY, Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
 from .theta import Effects, Theta, is_dense, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import unset_block
@@ -59,12 +60,17 @@ class MatrixParameters:
 
 
 def low_rank_model(
-    settings: MatrixParameters, clients: SetUp, shape: tuple[int, int], adaptive: bool = True
+    settings: MatrixParameters,
+    clients: SetUp,
+    shape: tuple[int, int],
+    adaptive: bool = True,
+    covariates: Covariates | None = None,
 ) -> LowRankModel:
     """Model of the clients' cells, from their messages before the first round.
 
     These contain which cells they observed and how often, the sums of ``log ρ(y)``, and the row
-    sums and column sums of their observations. ``adaptive`` steps follow the curvature.
+    sums and column sums of their observations; with groups of rows, which the server tells, also
+    the sums by group and column. ``adaptive`` steps follow the curvature.
     """
     weights, lengths = clients.sizes
     n_bits = (shape[0] * shape[1] - 1).bit_length()
@@ -78,15 +84,18 @@ def low_rank_model(
     scale = counts.sum() / float(np.repeat(shares, lengths) @ counts)
     shares = scale * shares
     support, positions = observed_support(codes, counts * np.repeat(shares, lengths), shape)
+    margins = _margins(clients, shares, shape, settings.effects, covariates)
     pooled = Pooled(
         support,
-        _margins(clients, shares, shape, settings.effects),
+        margins,
         family_name=settings.family,
         rank=min(shape) if settings.rank is None else settings.rank,
         penalty=settings.penalty,
         effects=settings.effects,
         effects_penalty=settings.effects_penalty,
     )
+    if covariates is not None:
+        pooled = _with_covariates(clients, shares, pooled, covariates)
     return LowRankModel(
         pooled,
         scale,
@@ -132,25 +141,62 @@ def observed_support(
 
 
 def _margins(
-    clients: SetUp, shares: FloatArray, shape: tuple[int, int], effects: EffectsName
+    clients: SetUp,
+    shares: FloatArray,
+    shape: tuple[int, int],
+    effects: EffectsName,
+    covariates: Covariates | None,
 ) -> Margins:
-    """Weighted sums of the clients' margins, as far as the effects depend on them."""
+    """Weighted sums of the clients' margins, as far as effects and covariates depend on them."""
     margins: list[Any] = [np.zeros(size) for size in shape]
+    needed = [effects in ("both", "rows"), effects in ("both", "columns")]
+    if covariates is not None:
+        needed = [needed[0] or covariates.sizes[0] > 0, needed[1] or covariates.sizes[1] > 0]
     for axis, message in enumerate((messages.row_sums, messages.column_sums)):
-        if effects in ("both", ("rows", "columns")[axis]):
-            # Where a client has been, the server knows already.
-            lengths, lines, sums = clients.gather(
-                message, shape[axis], n_bits=lambda sent: FLOAT_BITS * len(sent[2])
-            )
-            margins[axis] = np.bincount(lines, np.repeat(shares, lengths) * sums, shape[axis])
+        if needed[axis]:
+            margins[axis] = _gathered(clients, shares, message, shape[axis], shape[axis])
     return Margins(*margins)
+
+
+def _gathered(
+    clients: SetUp, shares: FloatArray, message: Any, n_lines: int, *arguments: Any
+) -> FloatArray:
+    """Weighted sums of the clients' sums by lines; where a client has been, the server knows."""
+    lengths, lines, sums = clients.gather(
+        message, *arguments, n_bits=lambda sent: FLOAT_BITS * len(sent[2])
+    )
+    total: Any = np.bincount(lines, np.repeat(shares, lengths) * sums, n_lines)
+    return total
+
+
+def _with_covariates(
+    clients: SetUp, shares: FloatArray, pooled: Pooled, covariates: Covariates
+) -> Pooled:
+    """Data with covariates in the observed cells."""
+    support, (n_rows, n_columns) = pooled.support, pooled.support.shape
+    group_sums = np.zeros((covariates.n_groups, n_columns))
+    if covariates.n_groups > 1:
+        clients.tell("groups of rows", n_rows)
+        message, groups = messages.group_sums, (covariates.groups, n_columns)
+        found = _gathered(clients, shares, message, group_sums.size, group_sums.size, *groups)
+        group_sums = found.reshape(group_sums.shape)
+    n_coefficients = sum(covariates.sizes)
+    penalties = np.full(n_coefficients, LEAST_PENALTY)
+    penalties[n_coefficients - covariates.sizes[2] :] = pooled.ridge_penalty
+    data = CovariateData(
+        covariates,
+        covariates.sums(pooled.margins.rows, pooled.margins.columns, group_sums),
+        penalties,
+        covariates.design(support.rows, support.columns),
+    )
+    return pooled._replace(covariates=data)
 
 
 def start_run(model: LowRankModel, theta: Theta | None = None) -> Start:
     """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
-    effects, low_rank = theta or _intercept_only(pooled)
+    effects, low_rank, _ = theta or _intercept_only(pooled)
     values = low_rank_at(low_rank, support.rows, support.columns)
     iterate = with_optimal_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
@@ -176,7 +222,9 @@ def _intercept_only(pooled: Pooled) -> Theta:
     mean = (pooled.total + half) / (n_observations + 2 * half)
     intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
     n_rows, n_columns = pooled.support.shape
-    effects = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns))
+    n_coefficients = 0 if pooled.covariates is None else len(pooled.covariates.sums)
+    coefficients = np.zeros(n_coefficients)
+    effects = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns), coefficients)
     return Theta(effects, zero_low_rank(pooled.support.shape))
 
 
@@ -193,7 +241,9 @@ def start_again(model: LowRankModel, before: LowRankModel, server: Any, theta: T
 
 def _takes_same_steps(one: LowRankModel, other: LowRankModel) -> bool:
     """Whether two models of the same observations take the same steps."""
-    given: dict[str, Any] = {"support": None, "margins": None}
+    given: dict[str, Any] = {"support": None, "margins": None, "covariates": None}
+    if one.pooled.covariates is not None or other.pooled.covariates is not None:
+        return False
     return (
         one.adaptive == other.adaptive
         and one.pooled._replace(**given) == other.pooled._replace(**given)

@@ -11,6 +11,7 @@ from ..._cells import cell_codes
 from ..._data.cells import CellData
 from ..._serialization import serializable
 from ..._typing import FloatArray, IntArray
+from .covariates import CovariateTerms
 
 
 class Sizes(NamedTuple):
@@ -66,14 +67,15 @@ class Cells(NamedTuple):
 
 @serializable
 class Effects(NamedTuple):
-    """Intercept, row effects and column effects; the effects sum to 0."""
+    """Intercept, row effects and column effects, which sum to 0; coefficients of covariates."""
 
     intercept: float
     rows: FloatArray
     columns: FloatArray
+    coefficients: FloatArray = np.empty(0)
 
     def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """Their sum at some cells."""
+        """Their sum at some cells, without covariates."""
         if not (self.rows.any() or self.columns.any()):  # as without effects
             return np.full(len(rows), self.intercept, dtype=np.float64)
         return (self.intercept + self.rows).take(rows) + self.columns.take(columns)
@@ -101,10 +103,11 @@ class LowRank(NamedTuple):
 
 @serializable
 class Theta(NamedTuple):
-    """``θ_jl = intercept + effects.rows_j + effects.columns_l + low_rank_jl``."""
+    """``θ_jl = intercept + effects.rows_j + effects.columns_l + low_rank_jl + covariates_jl``."""
 
     effects: Effects
     low_rank: LowRank
+    covariates: CovariateTerms | None = None
 
     def minus(self, number: float) -> Theta:
         """θ minus a number in every cell."""
@@ -192,20 +195,22 @@ def low_rank_at(
 
 def at(theta: Theta, rows: IntArray, columns: IntArray, *, dense: bool | None = None) -> FloatArray:
     """θ at some cells; ``dense`` as in ``products``."""
-    return theta.effects.at(rows, columns) + low_rank_at(theta.low_rank, rows, columns, dense=dense)
+    effects, low_rank, covariates = theta
+    natural = effects.at(rows, columns) + low_rank_at(low_rank, rows, columns, dense=dense)
+    return natural if covariates is None else natural + covariates.at(rows, columns)
 
 
 def dense(
     theta: Theta, rows: IntArray | slice = slice(None), columns: IntArray | slice = slice(None)
 ) -> FloatArray:
     """θ of some rows and columns, as a matrix."""
-    effects, low_rank = theta
+    effects, low_rank, covariates = theta
     scaled = low_rank.left[rows] * low_rank.singular_values
     natural = scaled @ low_rank.right[columns].T
     row_effects, column_effects = effects.rows[rows], effects.columns[columns]
     for block in row_blocks(natural):
         natural[block] += row_effects[block, None] + column_effects + effects.intercept
-    return natural
+    return natural if covariates is None else natural + covariates.block(rows, columns)
 
 
 def row_blocks(matrix: FloatArray) -> list[slice]:

@@ -28,7 +28,7 @@ from skfedem._serialization import digest, from_bytes, to_bytes
 from skfedem.compression import BlockQuantizer, Dithering, RandK
 from skfedem.models.matrix import proximal, theta
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import Margins, Pooled
+from skfedem.models.matrix.pooled import Margins, Pooled
 from skfedem.models.matrix.proximal import (
     Iterate,
     _above_tangent,

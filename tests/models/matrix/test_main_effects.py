@@ -15,15 +15,12 @@ from low_rank_cells import (
     support_of,
 )
 from skfedem import FederatedMatrixImputer
-from skfedem.models.matrix import main_effects, proximal
+from skfedem.models.matrix import column_equations, pooled, proximal
+from skfedem.models.matrix.column_equations import _column_factor, solve_for_columns
 from skfedem.models.matrix.families import FAMILIES
-from skfedem.models.matrix.main_effects import (
-    Effects,
-    Pooled,
-    _column_factor,
-    _solve_for_columns,
-    fit_effects,
-)
+from skfedem.models.matrix.main_effects import fit_effects
+from skfedem.models.matrix.pooled import Pooled
+from skfedem.models.matrix.theta import Effects
 
 
 def pooled_of(support, margins, family, effects="both", effects_penalty=0.0):
@@ -192,19 +189,19 @@ def test_without_a_factor_conjugate_gradients_solve_the_same_equations(monkeypat
     weights = np.random.default_rng(0).uniform(0.5, 2, size=(6, 4))
     by_row, by_column = 0.3 + weights.sum(axis=1), 0.3 + weights.sum(axis=0)
     equations = weights, weights.T, by_row, by_column, np.arange(4.0), None
-    direct, _ = _solve_for_columns(*equations)
+    direct, _ = solve_for_columns(*equations)
     schur = np.diag(by_column) - weights.T @ (weights / by_row[:, None])
     assert_allclose(schur @ direct, np.arange(4.0), rtol=0, atol=1e-13)
-    monkeypatch.setattr(main_effects, "_column_factor", lambda *_: None)
+    monkeypatch.setattr(column_equations, "_column_factor", lambda *_: None)
     # They end at a relative residual of 1e-6.
-    assert_allclose(_solve_for_columns(*equations)[0], direct, rtol=1e-5)
+    assert_allclose(solve_for_columns(*equations)[0], direct, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_small_matrices_take_the_steps_of_large_ones(monkeypatch, family):
     data = observations(family, overlap=True)
     small = fitted(*problem_of(data, family), max_iter=20).server.statistics.iterate
-    monkeypatch.setattr(main_effects, "_SIZES", main_effects.Sizes(dense_entries=0))
+    monkeypatch.setattr(pooled, "_SIZES", pooled.Sizes(dense_entries=0))
     large = fitted(*problem_of(data, family), max_iter=20).server.statistics.iterate
     # Conjugate gradients leave 1e-6 of a direction, of which the next step leaves the square.
     assert_allclose(small.theta, large.theta, rtol=0, atol=1e-8)
@@ -226,6 +223,6 @@ def test_margins_are_the_same_to_the_bit_however_many_cells_there_are(monkeypatc
     ].model.pooled.support
     values = np.random.default_rng(0).standard_normal(len(support.counts))
     few = support.margins(values)
-    monkeypatch.setattr(main_effects, "_SIZES", main_effects.Sizes(bincount_cells=0))
+    monkeypatch.setattr(pooled, "_SIZES", pooled.Sizes(bincount_cells=0))
     for sums, want in zip(few, support.margins(values), strict=True):
         assert_array_equal(sums, want)

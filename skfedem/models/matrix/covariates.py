@@ -1,0 +1,133 @@
+"""Covariates of rows and columns, and effects of columns by groups of rows.
+
+They add to the natural parameter of the cell (j, l), whose row is in the group g,
+
+    U_j a + V_l b_g + c_gl,
+
+with covariates U of rows and V of columns, their coefficients a and b, and effects c of columns by
+groups. All of these are linear in coefficients β, so that a sparse matrix of the observed cells,
+the design, has everything that the server needs; and the sums of the observations over rows, over
+columns, and over groups and columns are sufficient statistics for β.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array, diags_array, hstack
+
+from ..._serialization import serializable
+from ..._typing import FloatArray, IntArray
+
+
+@serializable
+class CovariateTerms(NamedTuple):
+    """What covariates and groups add to θ: ``rows_j + by_group[groups_j, l]``."""
+
+    rows: FloatArray
+    groups: IntArray
+    by_group: FloatArray
+
+    def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """Their sum at some cells."""
+        return self.rows.take(rows) + self.by_group[self.groups.take(rows), columns]
+
+    def block(self, rows: IntArray | slice, columns: IntArray | slice) -> FloatArray:
+        """Their sum in some rows and columns, as a matrix."""
+        return self.rows[rows, None] + self.by_group[:, columns][self.groups[rows]]
+
+
+@serializable
+class Covariates(NamedTuple):
+    """What is known of rows and columns.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows, n_row_covariates)
+    columns : ndarray of shape (n_columns, n_column_covariates)
+    groups : ndarray of int, shape (n_rows,)
+        Group of each row; all 0 if there are none.
+    n_groups : int
+    with_effects : bool
+        Whether each group has its own effects of columns.
+    """
+
+    rows: FloatArray
+    columns: FloatArray
+    groups: IntArray
+    n_groups: int
+    with_effects: bool
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Numbers of coefficients: of rows, of columns by groups, and effects by groups."""
+        n_columns, n_column_covariates = self.columns.shape
+        n_effects = self.n_groups * n_columns * self.with_effects
+        return self.rows.shape[1], self.n_groups * n_column_covariates, n_effects
+
+    def split(self, coefficients: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Coefficients a; b and c, with a row for each group."""
+        n_columns, n_column_covariates = self.columns.shape
+        ends = np.cumsum(self.sizes)[:-1]
+        of_rows, of_columns, effects = np.split(coefficients, ends)
+        shape = (self.n_groups, n_columns)
+        return (
+            of_rows,
+            of_columns.reshape(self.n_groups, n_column_covariates),
+            effects.reshape(shape) if self.with_effects else np.zeros(shape),
+        )
+
+    def terms(self, coefficients: FloatArray) -> CovariateTerms:
+        """What the coefficients add to θ."""
+        of_rows, of_columns, effects = self.split(coefficients)
+        return CovariateTerms(
+            self.rows @ of_rows, self.groups, of_columns @ self.columns.T + effects
+        )
+
+    def design(self, rows: IntArray, columns: IntArray) -> csr_array:
+        """Derivatives of θ by the coefficients at some cells, shape (n_cells, n_coefficients)."""
+        groups = self.groups[rows]
+        n_columns = len(self.columns)
+        parts = [csr_array(self.rows[rows])]
+        of_columns = csr_array(self.columns[columns])
+        for group in range(self.n_groups):
+            parts.append(diags_array((groups == group).astype(np.float64)) @ of_columns)
+        if self.with_effects:
+            codes = groups * n_columns + columns
+            shape = len(rows), self.n_groups * n_columns
+            parts.append(
+                csr_array((np.ones(len(rows)), (np.arange(len(rows)), codes)), shape=shape)
+            )
+        return csr_array(hstack(parts, format="csr"))
+
+    def sums(
+        self, row_sums: FloatArray, column_sums: FloatArray, group_sums: FloatArray
+    ) -> FloatArray:
+        """Sums of observations times derivatives, from those over rows, columns and groups.
+
+        ``group_sums``, of shape (n_groups, n_columns), are only needed if there are several groups.
+        """
+        by_group = group_sums if self.n_groups > 1 else column_sums[None]
+        parts = [self.rows.T @ row_sums, (by_group @ self.columns).ravel()]
+        return np.concatenate(parts + [by_group.ravel()] * self.with_effects)
+
+
+class CovariateData(NamedTuple):
+    """Covariates in the observed cells, and what clients sent about them.
+
+    Attributes
+    ----------
+    known : Covariates
+    sums : ndarray of shape (n_coefficients,)
+        Sums of the observations times their derivatives.
+    penalties : ndarray of shape (n_coefficients,)
+        Ridge penalties.
+    design : csr_array of shape (n_cells, n_coefficients)
+        Derivatives of θ by the coefficients.
+    """
+
+    known: Covariates
+    sums: FloatArray
+    penalties: FloatArray
+    design: csr_array
