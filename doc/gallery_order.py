@@ -4,6 +4,7 @@ ORDER = (
     "quickstart.py",
     "plot_hospitals.py",
     "plot_published_index.py",
+    "plot_seasons.py",
     "plot_bird_trends.py",
     "plot_mixed_effects_hospitals.py",
     "plot_figure_1.py",

@@ -22,6 +22,7 @@ from ._parameters import (
     check_number,
     check_rank,
     check_switch,
+    is_auto,
     read_parameters,
     unfitted,
 )
@@ -70,10 +71,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
         or counts up to 1e13 (mean ``exp(theta)``).
-    penalty : float, default=1.0
+    penalty : float or "auto", default=1.0
         Nuclear-norm penalty λ >= 0, on the scale of softImpute [2]_: the log-likelihood is a sum
-        over observations, not a mean. 1 is far too small for large counts;
-        FederatedMatrixImputerCV chooses a penalty.
+        over observations, not a mean. 1 is far too small for large counts. "auto" is a quarter of
+        the smallest penalty without low-rank part, for which clients send the residuals of a fit of
+        effects alone, once; FederatedMatrixImputerCV chooses a penalty.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept. "none" also omits the intercept, as in
         soft-impute.
@@ -159,6 +161,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Row effects, with mean 0.
     column_effects_ : ndarray of shape (n_columns,)
         Column effects, with mean 0.
+    penalty_ : float
+        Nuclear-norm penalty λ of the fit.
     intercept_ : float
         Intercept of the natural parameter; 0 with ``effects="none"``.
     row_coef_ : ndarray of shape (n_row_covariates,)
@@ -174,8 +178,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     objective_ : float
         Final value of the objective, in nats.
     dispersion_ : float
-        Mean square of the Pearson residuals of the clients' cells, over cells minus parameters (as
-        if none were penalised); NaN if there are not more cells. 1 if the family's variance holds.
+        Mean square of the Pearson residuals of the clients' cells, over cells minus parameters; NaN
+        if there are not more cells. 1 if the family's variance holds. With a low-rank part, the
+        number of parameters is an effective one, given the penalties, up to 1,500 parameters;
+        beyond, they are counted as if none were penalised, and the dispersion is too large.
     serial_correlation_ : float
         Correlation of residuals of a client in consecutive columns of a row.
     n_iter_ : int
@@ -253,7 +259,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     __metadata_request__fit = {"clients": True, "shape": True, "offset": True}
     __metadata_request__fit |= dict.fromkeys(GivenCovariates._fields, True)
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
-    __metadata_request__score = {"sample_weight": None}
+    __metadata_request__score = {"sample_weight": None, "offset": True}
+    __metadata_request__transform = {"offset": True}
 
     @with_callbacks
     def fit(
@@ -364,7 +371,9 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
             hint = "Use None for no bound, and 0 for effects alone."
             check_number("rank", self.rank, kind=Integral, low=0, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
-        check_number("penalty", self.penalty, low=0, hint="Use 0 for no penalty.")
+        if not is_auto(self.penalty):
+            hint = 'Use 0 for no penalty, or "auto".'
+            check_number("penalty", self.penalty, low=0, hint=hint)
         check_choice("effects", self.effects, EFFECTS)
         check_number("effects_penalty", self.effects_penalty, low=0, hint="0 means 1e-7.")
         check_switch("warm_start", self.warm_start)

@@ -196,7 +196,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
     __metadata_request__fit = {"clients": True, "shape": True, "offset": True}
     __metadata_request__fit |= dict.fromkeys(GivenCovariates._fields, True)
     # Pipeline.score asks for sample_weight, and fails if no request for it is declared.
-    __metadata_request__score = {"sample_weight": None}
+    __metadata_request__score = {"sample_weight": None, "offset": True}
+    __metadata_request__transform = {"offset": True}
 
     def fit(
         self,

@@ -16,7 +16,12 @@ from .._typing import IntArray, MatricesLike, Shape
 from ..models._base import Start
 from ..models.matrix.covariates import Covariates
 from ..models.matrix.low_rank import LowRankModel
-from ..models.matrix.start import low_rank_model, start_again, start_run
+from ..models.matrix.start import (
+    low_rank_model,
+    start_again,
+    start_run,
+    with_automatic_penalty,
+)
 from ..models.matrix.theta import Theta
 from ..solvers._fitted_state import FittedState, continued, fitted_state, same_rows
 from ..solvers._state import RunState, evaluate
@@ -52,7 +57,10 @@ class MatrixFit(NamedTuple):
     def model(self, clients: Clients) -> LowRankModel:
         """Model from the clients' cells, counts and margins."""
         adaptive = is_auto(self.settings.step_size)
-        return low_rank_model(self.settings, clients, self.data.shape, adaptive, self.covariates)
+        model = low_rank_model(self.settings, clients, self.data.shape, adaptive, self.covariates)
+        if is_auto(self.settings.penalty) and model.pooled.rank:
+            return with_automatic_penalty(clients, model)
+        return model
 
     def start(self, problem: Problem, clients: Clients) -> Start:
         """The end of the last fit if it had these cells, its θ, or a new start."""
@@ -69,10 +77,14 @@ class MatrixFit(NamedTuple):
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:
         """Fitted attributes after a round."""
         server, origin = state.server, self.data.origin  # to which its θ is relative
+        model: Any = problem.model  # a LowRankModel
+        penalty = float(model.pooled.penalty)
         effects, low_rank, _ = server.parameters.natural  # copied: the memory keeps them
         return {
             **self.known,
             **self.known["_covariates"].attributes(effects.coefficients),
+            "penalty_": penalty,
+            "_fitted_penalty": penalty,
             "intercept_": float(effects.intercept) + origin,
             "row_effects_": effects.rows.copy(),
             "column_effects_": effects.columns.copy(),
@@ -94,9 +106,7 @@ class MatrixFit(NamedTuple):
             totals, digest = self.federation.totals, clients.fingerprint()
             memory = fitted_state(self.ids, totals, problem, state, digest)
         model: Any = problem.model  # a LowRankModel
-        iterate = state.server.statistics.iterate
-        n_factors = len(iterate.low_rank.singular_values)
-        residuals = moments_of_fit(clients, model, iterate.theta, n_factors)
+        residuals = moments_of_fit(clients, model, state.server.statistics)
         return {
             **self.so_far(problem, state),
             "dispersion_": residuals.dispersion,
@@ -151,7 +161,6 @@ def known_attributes(
         # Parameters of this fit, which set_params may change later.
         "_fitted_family": settings.family,
         "_fitted_effects": settings.effects,
-        "_fitted_penalty": float(settings.penalty),
         "_fitted_effects_penalty": float(settings.effects_penalty),
         "_shape": data.shape,
         "_has_offset": offset is not None,

@@ -29,6 +29,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     row_effects_: FloatArray
     column_effects_: FloatArray
     intercept_: float
+    penalty_: float
     row_coef_: FloatArray
     column_coef_: FloatArray
     group_effects_: FloatArray | None

@@ -11,8 +11,9 @@ from .._client_vectors import row_indices
 from .._federation import ClientMessage, ClientRows, SetUp
 from .._typing import BoolArray, FloatArray, IntArray
 from ..models.matrix import messages
+from ..models.matrix.degrees_of_freedom import effective_parameters
 from ..models.matrix.families import Family
-from ..models.matrix.low_rank import LowRankModel
+from ..models.matrix.low_rank import LowRankModel, ServerIterate
 from ..models.matrix.pooled import Margins, Support
 from ..models.matrix.start import observed_support
 from ..models.matrix.theta import Cells
@@ -111,7 +112,7 @@ def observed_cells(
 
 
 def pearson_moments(
-    clients: SetUp, observed: Observed, family: Family, natural: FloatArray, n_parameters: int
+    clients: SetUp, observed: Observed, family: Family, natural: FloatArray, n_parameters: float
 ) -> Residuals:
     """Dispersion and serial correlation, given θ in the observed cells.
 
@@ -129,23 +130,28 @@ def pearson_moments(
     return Residuals(float(dispersion), float(np.clip(correlation, -limit, limit)))
 
 
-def moments_of_fit(
-    clients: SetUp, model: LowRankModel, natural: FloatArray, n_factors: int
-) -> Residuals:
-    """Dispersion and serial correlation of a fit, given θ in the observed cells.
+def moments_of_fit(clients: SetUp, model: LowRankModel, fit: ServerIterate) -> Residuals:
+    """Dispersion and serial correlation of a fit.
 
-    The parameters are counted as if none was penalised.
+    Parameters beside effects alone are an effective number. If there are too many to find it, they
+    are counted as if none was penalised.
     """
-    pooled = model.pooled
+    pooled, iterate = model.pooled, fit.iterate
+    natural, n_factors = iterate.theta, len(iterate.low_rank.singular_values)
     support, effects = pooled.support, pooled.effects
     is_kept = np.ones(len(support.counts), dtype=bool)
     if effects == "both":
         is_kept = kept_cells(support, pooled.margins, pooled.family)
     observed = Observed(support, model.positions, is_kept)
     n_rows, n_columns = (int(own.sum()) for own in with_cells(observed))
-    n_parameters = int(effects != "none") + n_factors * (n_rows + n_columns - n_factors)
+    n_parameters: float = int(effects != "none") + n_factors * (n_rows + n_columns - n_factors)
     n_parameters += (n_rows - 1) * (effects in ("both", "rows"))
     n_parameters += (n_columns - 1) * (effects in ("both", "columns"))
+    if pooled.covariates is not None:
+        n_parameters += len(pooled.covariates.sums)
+    if n_factors or pooled.covariates is not None:
+        found = effective_parameters(pooled, iterate, fit.sums)
+        n_parameters = n_parameters if found is None else found.of_residuals
     return pearson_moments(clients, observed, pooled.family, natural, n_parameters)
 
 

@@ -175,7 +175,7 @@ def _trial(fits: list[FederatedMatrixImputer], scores: FloatArray) -> Trial:
     return Trial(
         rank=fits[0].rank,
         effects_penalty=fits[0].effects_penalty,
-        penalty=fits[0].penalty,
+        penalty=float(fits[0].penalty),
         scores=scores,
         n_iter=np.array([fit.n_iter_ for fit in fits]),
         n_factors=np.array([len(fit.singular_values_) for fit in fits]),

@@ -12,8 +12,9 @@ from scipy.sparse import csr_array
 from ..._cells import cell_codes
 from ..._client_vectors import row_indices
 from ..._federation import ClientRows, offsets_of
-from ..._typing import FloatArray, IntArray
-from .theta import Cells
+from ..._typing import FamilyName, FloatArray, IntArray
+from .families import FAMILIES
+from .theta import Cells, Theta, at
 
 Sums = tuple[IntArray, IntArray, FloatArray]
 """Numbers of rows (or columns) that each client visited, these, and the sums in them."""
@@ -52,6 +53,13 @@ def group_sums(rows: ClientRows, n_lines: int, groups: IntArray, n_columns: int)
     """Sums of each client's observations by group of rows and column, where it has any."""
     cells = _cells(rows)
     return _sums(rows, cells, cell_codes(groups[cells.rows], cells.columns, n_columns), n_lines)
+
+
+def residuals(rows: ClientRows, family_name: FamilyName, natural: Theta) -> FloatArray:
+    """Residuals ``counts * (y - ψ'(θ))`` in each client's cells, client after client."""
+    cells = _cells(rows)
+    theta = at(natural, cells.rows, cells.columns, dense=False)
+    return cells.counts * (cells.values - FAMILIES[family_name].mean(theta))
 
 
 def _cells(rows: ClientRows) -> Cells:

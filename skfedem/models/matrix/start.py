@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from ..._data.cells import CellData
 from ..._federation import Federation, SetUp, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
+from ..._parameters import is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
 from . import messages
@@ -21,11 +22,15 @@ from .low_rank import LowRankModel, ServerIterate
 from .pooled import LEAST_PENALTY, Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
 from .theta import Effects, Theta, is_dense, low_rank_at, relative_cells, zero_low_rank
-from .thresholding import unset_block
+from .thresholding import threshold_singular_values, unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
 # the curvature at the start allows, because halving it is cheap.
 _FIRST_STEP = 4.0
+# Automatic penalty, as a share of the smallest one without low-rank part. Simulated counts were
+# predicted best by a quarter, or nearly, simulated measurements and presences by a half or more
+# (doc/effort_and_covariates.rst).
+_AUTOMATIC_SHARE = 0.25
 
 
 def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation:
@@ -52,7 +57,7 @@ class MatrixParameters:
     rank: int | None = 2
     _: KW_ONLY
     family: FamilyName = "gaussian"
-    penalty: float = 1.0
+    penalty: float | Literal["auto"] = 1.0
     effects: EffectsName = "both"
     effects_penalty: float = 0.1
     rows: RowsName = "shared"
@@ -90,7 +95,7 @@ def low_rank_model(
         margins,
         family_name=settings.family,
         rank=min(shape) if settings.rank is None else settings.rank,
-        penalty=settings.penalty,
+        penalty=0.0 if is_auto(settings.penalty) else settings.penalty,
         effects=settings.effects,
         effects_penalty=settings.effects_penalty,
     )
@@ -104,6 +109,24 @@ def low_rank_model(
         is_dense=is_dense(len(support.counts), shape[0] * shape[1]),
         positions=positions,
     )
+
+
+def with_automatic_penalty(clients: SetUp, model: LowRankModel) -> LowRankModel:
+    """Model with a quarter of the smallest penalty that makes the low-rank part 0.
+
+    That is the largest singular value of the residuals of effects alone, which clients send once.
+    """
+    pooled, natural = model.pooled, start_run(model).parameters.natural
+    effects = natural.effects
+    clients.tell("effects", 1 + sum(pooled.support.shape) + len(effects.coefficients))
+    residuals = clients.gather(messages.residuals, pooled.family_name, natural)
+    weights, lengths = clients.sizes
+    shares = np.repeat(model.scale * weights / lengths, lengths)
+    sums: Any = np.bincount(model.positions, shares * residuals, model.n_statistics)
+    none = zero_low_rank(pooled.support.shape)
+    low_rank, _ = threshold_singular_values(none, pooled.support.matrix(sums), 0.0, 1)
+    penalty = _AUTOMATIC_SHARE * float(low_rank.singular_values.sum())
+    return replace(model, pooled=pooled._replace(penalty=penalty))
 
 
 def _bits_of_counts(counts: FloatArray) -> int:
