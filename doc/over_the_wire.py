@@ -29,6 +29,7 @@ from skfedem.clients.sums import (
     segments_of_all,
     shards_of,
     sum_in_order,
+    sum_of_shards,
     weighted_total,
 )
 from skfedem.models.matrix import messages as matrix
@@ -203,7 +204,7 @@ class PipeClients:
     def sum(self, message, *arguments, n_bits=None):
         """Σ_i m_i."""
         sent = np.concatenate(self.set_up(message, arguments))
-        shards = pairwise(shards_of(self.sizes.lengths, ROWS_OF_A_MEAN))
+        shards = pairwise(shards_of(self.sizes.lengths))
         total = reduce(np.add, [sum_in_order(sent[first:last]) for first, last in shards])
         self.recount(total, n_bits)
         return total
@@ -265,7 +266,9 @@ class PipeClients:
         segments = segments_of_all(self.sizes.lengths, model.block_rows)
         every, vectors = np.arange(len(fields)), np.concatenate(fields)
         field = weighted_total(self.layout, self.sizes, every, vectors, segments)
-        return field, float(self.sizes.weights @ np.array(log_likelihoods))
+        shards = shards_of(self.sizes.lengths)
+        log_likelihood = sum_of_shards(self.sizes.weights, np.array(log_likelihoods), shards)
+        return field, float(log_likelihood)
 
     def reset_control(self):
         """No V_i is ever lost."""

@@ -8,7 +8,7 @@ class of ``_rows`` takes the place of the array.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -204,24 +204,33 @@ class SetUp(Protocol):
         """Bits that clients sent and received in ``messages``, from one of them on."""
 
 
-class Elsewhere(NamedTuple):
+class Elsewhere:
     """Clients that are not in this process, in place of their tables.
 
     Attributes
     ----------
-    clients : Clients
-    federation : Federation
-        Weights and numbers of rows, without the rows.
+    lengths : ndarray of int, shape (n_clients,)
+        Numbers of rows.
     ids : ndarray of shape (n_clients,)
         Labels of the clients.
     columns : list of str or int
         Names of the features, or their number if they have none.
     """
 
-    clients: Any
-    federation: Federation
+    lengths: IntArray
     ids: NDArray[Any]
     columns: list[str] | int
+
+    def clients(self, weights: FloatArray) -> Any:
+        """``Clients`` of a fit, with these weights."""
+        raise NotImplementedError
+
+    def check_finite(self, *, allow_nan: bool) -> None:
+        """Raise if values are missing, unless the clients themselves see to it."""
+
+    def transformed(self, function: Callable[[Any], NDArray[Any]]) -> Elsewhere:
+        """The same clients with the tables that a function makes of theirs."""
+        raise NotImplementedError
 
 
 def offsets_of(lengths: ArrayLike) -> IntArray:
@@ -268,12 +277,22 @@ def sample_weight_of(values: FloatArray, offsets: IntArray) -> SampleWeight:
     return SampleWeight(values, totals, cumulative=np.ldexp(running, exponents, out=running))
 
 
-def fingerprint(federation: Federation) -> str:
-    """Digest of all rows and their weights, to recognise other data of the same sizes."""
+def fingerprint(federation: Federation, first: int, last: int) -> str:
+    """Digest of all rows of clients ``first`` to ``last - 1``, and of their weights."""
     rows, digest = federation.rows, hashlib.sha256()
-    for piece in rows if isinstance(rows, tuple) else _pieces(federation):
+    if isinstance(rows, tuple):
+        start, stop = federation.offsets[[first, last]]
+        pieces: Iterable[NDArray[Any]] = (field[start:stop] for field in rows)
+    else:
+        pieces = _pieces(federation, np.arange(first, last))
+    for piece in pieces:
         digest.update(little_endian(piece).data)
     return digest.hexdigest()
+
+
+def digest_of(fingerprints: Iterable[str]) -> str:
+    """Digest of the rows of all shards, from those of each in order."""
+    return hashlib.sha256("".join(fingerprints).encode()).hexdigest()
 
 
 def little_endian(array: NDArray[Any]) -> NDArray[Any]:
@@ -281,9 +300,9 @@ def little_endian(array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
-def _pieces(federation: Federation) -> Iterator[NDArray[Any]]:
-    """Yield all rows and their weights in blocks."""
-    for reading in read(federation, np.arange(federation.n_clients), _DIGESTED):
+def _pieces(federation: Federation, clients: IntArray) -> Iterator[NDArray[Any]]:
+    """Yield all rows of some clients and their weights in blocks."""
+    for reading in read(federation, clients, _DIGESTED):
         yield from reading.rows if isinstance(reading.rows, LabelledRows) else (reading.rows,)
         if reading.sample_weight is not None:
             yield reading.sample_weight

@@ -52,6 +52,7 @@ class Workers:
         return self
 
     def __exit__(self, *exception: Any) -> bool | None:
+        self._pool = None  # it ends with the context, which may be entered again
         return self._stack.__exit__(*exception)
 
     def map(

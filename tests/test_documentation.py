@@ -248,7 +248,7 @@ def test_commands_name_what_is_there(page):
     commands = [block.code for block in blocks_of_page(page) if block.language == "bash"]
     for path in re.findall(r"(?:examples|tests|doc)/[\w/]+\.py", "\n".join([*commands, text])):
         assert (ROOT / path).exists(), path
-    for names in re.findall(r"(?:skfedem|\.)\[([\w,]+)\]", text):
+    for names in re.findall(r"(?:skfedem|\.)\[([\w,-]+)\]", text):
         assert set(names.split(",")) <= set(extras), names
 
 

@@ -12,7 +12,7 @@ from scipy.sparse import issparse, vstack
 from sklearn.base import BaseEstimator
 
 from .._compat import in_containers
-from .._federation import MOST_CLIENTS, client_groups, offsets_of
+from .._federation import MOST_CLIENTS, Elsewhere, client_groups, offsets_of
 from .._messages import error_context
 from .._typing import ClientsLike, Table
 from .tables import check_not_empty, is_client_list, is_frame
@@ -33,6 +33,12 @@ def by_client(
     If an estimator is given as the ``container``, results for a list are in the containers that its
     ``set_output`` requests; scikit-learn wraps those for one table.
     """
+    if isinstance(X, Elsewhere):
+        if container is None:
+            raise TypeError(
+                "Expected tables, got clients elsewhere. They can be fitted, and transformed."
+            )
+        return X.transformed(function)
     if not is_client_list(X):
         return function(X)
     results = each_table_stacked(X, function)

@@ -73,8 +73,11 @@ def read_clients(
     ratios matter (``drop_equal_weights``). Errors name the client.
     """
     if isinstance(X, Elsewhere):
+        check_no_labels(clients)
+        X.check_finite(allow_nan=allow_nan)
         set_columns(estimator, X.columns)
-        return ClientData(X.federation, X.ids)
+        rows = np.empty((0, estimator.n_features_in_))
+        return ClientData(_federation(rows, offsets_of(X.lengths), None, client_weights), X.ids)
     order: IntArray | None = None
     locate: Locate = row_alone
     if is_client_list(X):

@@ -20,6 +20,7 @@ from .._federation import (
     Federation,
     MessageBits,
     client_groups,
+    digest_of,
     fingerprint,
 )
 from .._history import FLOAT_BITS
@@ -34,12 +35,14 @@ from .sums import (
     MeanTerm,
     Segments,
     aggregated,
-    mean_of_terms,
+    joined_terms,
     mean_term,
     segments_of_all,
     segments_of_round,
     shards_of,
     sum_in_order,
+    sum_of_shards,
+    terms_of_shards,
     weighted_terms,
 )
 
@@ -72,7 +75,37 @@ class _Prepared(NamedTuple):
     states: list[tuple[slice | IntArray, Any]]
 
 
-class LocalClients:
+class CountedMessages:
+    """Messages before the first round, with their names and sizes; a base of ``Clients``."""
+
+    def __init__(self) -> None:
+        self.messages: list[SetUpMessage] = []
+
+    @property
+    def sizes(self) -> ClientSizes:
+        """Weights and numbers of rows of the clients."""
+        raise NotImplementedError
+
+    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
+        """Count numbers that all clients, or so many, receive."""
+        n_clients = self.sizes.n_clients if n_clients is None else n_clients
+        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
+
+    def count(
+        self, name: str, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
+    ) -> None:
+        """Count messages, and the arrays that their clients receive for them."""
+        told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
+        downlink_bits = FLOAT_BITS * n_clients * told
+        self.messages.append(SetUpMessage(name, n_clients, uplink_bits, downlink_bits))
+
+    def bits(self, first: int = 0) -> tuple[int, int]:
+        """Bits that clients sent and received in messages of the set-up, from one of them on."""
+        new = self.messages[first:]
+        return sum(own.uplink_bits for own in new), sum(own.downlink_bits for own in new)
+
+
+class LocalClients(CountedMessages):
     """All clients of a federation, in this process; implements ``Clients``.
 
     Parameters
@@ -80,17 +113,20 @@ class LocalClients:
     federation : Federation
     workers : Workers
     ids : ndarray of int, default=None
-        Numbers of the clients, if they are not all there are: these address random numbers.
+        Numbers of the clients, if they are one shard of those there are: these address random
+        numbers.
     """
 
     def __init__(
         self, federation: Federation, workers: Workers, ids: IntArray | None = None
     ) -> None:
+        super().__init__()
         self.federation, self.workers = federation, workers
         self.ids = np.arange(federation.n_clients) if ids is None else ids
+        whole = np.array([0, federation.n_clients])
+        self.shards = shards_of(federation.lengths) if ids is None else whole
         self.controls: FloatArray = np.empty(0)
         self.states: Any = NoStates()
-        self.messages: list[SetUpMessage] = []
         self._prepared: tuple[int, list[_Prepared]] | None = None
 
     @property
@@ -102,9 +138,6 @@ class LocalClients:
         """Tell all clients solver and task; their states are those before the first round."""
         self.solver, self.task = solver, task
         self.vectors = task.model.vectors(self.federation)
-        self.shards = np.array([0, self.federation.n_clients])  # if nothing is summed
-        if solver.aggregates:
-            self.shards = shards_of(self.federation.lengths, task.model.block_rows)
         self.controls = np.empty(0)  # frees those of an earlier run
         if task.has_controls:
             self.controls = self.vectors.zeros()
@@ -128,7 +161,7 @@ class LocalClients:
         if self.solver.aggregates:
             terms = [term for _, own, _ in parts for term in own]
             total = self.vectors.total(active, terms, segments.shards)
-        return aggregated(self.solver, federation.weights, active, messages, total)
+        return aggregated(self.solver, federation.weights, self.shards, active, messages, total)
 
     def _half(
         self, broadcast: Broadcast, active: IntArray, segments: Segments, block: slice
@@ -189,8 +222,17 @@ class LocalClients:
 
     def mean(self, message: ClientMessage, *arguments: Any) -> FloatArray:
         """Σ_i w_i m_i over all clients, relative to m_0: equal messages have an exact mean."""
-        federation, n_clients = self.federation, self.federation.n_clients
-        segments = segments_of_all(federation.lengths, ROWS_OF_A_MEAN)
+        terms = self.mean_terms(message, *arguments)
+        n_clients = self.federation.n_clients
+        uplink_bits = FLOAT_BITS * n_clients * terms[0].first.size
+        self.count(message.__name__, n_clients, uplink_bits, arguments)
+        whole = joined_terms(terms)
+        return whole.first + whole.deviation
+
+    def mean_terms(self, message: ClientMessage, *arguments: Any) -> list[MeanTerm]:
+        """Part of each shard in a mean."""
+        federation = self.federation
+        segments = segments_of_all(federation.lengths, ROWS_OF_A_MEAN, self.shards)
 
         def part(block: slice) -> list[MeanTerm]:
             terms = []
@@ -201,9 +243,7 @@ class LocalClients:
 
         parts = self.workers.map(part, segments.blocks(ROWS_OF_A_MEAN), message.__name__)
         terms = [term for own in parts for term in own]
-        uplink_bits = FLOAT_BITS * n_clients * terms[0].first.size
-        self._count(message.__name__, n_clients, uplink_bits, arguments)
-        return mean_of_terms(terms, segments.shards)
+        return terms_of_shards(terms, segments.shards)
 
     def sum(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
@@ -223,10 +263,10 @@ class LocalClients:
                 total = sum_in_order(sent(first + group.start, first + group.stop), total)
             return total
 
-        shards = pairwise(shards_of(federation.lengths, ROWS_OF_A_MEAN).tolist())
+        shards = pairwise(self.shards.tolist())
         total = reduce(add, self.workers.map(part, list(shards), message.__name__))
         uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * n_clients * total.size
-        self._count(message.__name__, n_clients, uplink_bits, arguments)
+        self.count(message.__name__, n_clients, uplink_bits, arguments)
         return total
 
     def collect(self, message: ClientMessage, clients: IntArray, *arguments: Any) -> list[Any]:
@@ -237,7 +277,7 @@ class LocalClients:
 
         answers = self.workers.map(answer, clients.tolist(), message.__name__)
         uplink_bits = FLOAT_BITS * sum(np.size(own) for own in answers)
-        self._count(message.__name__, len(answers), uplink_bits, arguments)
+        self.count(message.__name__, len(answers), uplink_bits, arguments)
         return answers
 
     def gather(
@@ -250,36 +290,19 @@ class LocalClients:
         )
         own = messages if isinstance(messages, tuple) else (messages,)
         uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * sum(part.size for part in own)
-        self._count(message.__name__, len(every.ids), uplink_bits, arguments)
+        self.count(message.__name__, len(every.ids), uplink_bits, arguments)
         return messages
-
-    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
-        """Count numbers that all clients, or so many, receive."""
-        n_clients = self.federation.n_clients if n_clients is None else n_clients
-        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
 
     def _rows(self, first: int, last: int) -> ClientRows:
         """Rows of the clients ``first`` to ``last - 1``."""
         return ClientRows(self.federation, np.arange(first, last), self.ids[first:last])
-
-    def _count(
-        self, name: str, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
-    ) -> None:
-        told = sum(value.size for value in arguments if isinstance(value, np.ndarray))
-        downlink_bits = FLOAT_BITS * n_clients * told
-        self.messages.append(SetUpMessage(name, n_clients, uplink_bits, downlink_bits))
-
-    def bits(self, first: int = 0) -> tuple[int, int]:
-        """Bits that clients sent and received in messages of the set-up, from one of them on."""
-        new = self.messages[first:]
-        return sum(own.uplink_bits for own in new), sum(own.downlink_bits for own in new)
 
     def mean_field(
         self, model: Model, parameters: Parameters, reference: Any, *, initial: bool = False
     ) -> tuple[FloatArray, float]:
         """h(Ŝ) and the mean log-likelihood, from all rows; V_i := h_i(Ŝ) if ``initial``."""
         federation, layout = self.federation, model.vectors(self.federation)
-        segments = segments_of_all(federation.lengths, model.block_rows)
+        segments = segments_of_all(federation.lengths, model.block_rows, self.shards)
 
         def part(block: slice) -> tuple[list[FloatArray], FloatArray]:
             slices = segments.slices[block]
@@ -294,7 +317,8 @@ class LocalClients:
 
         parts = self.workers.map(part, segments.blocks(model.block_rows), "evaluation")
         terms = [term for own, _ in parts for term in own]
-        log_likelihood = federation.weights @ np.concatenate([own for _, own in parts])
+        likelihoods = np.concatenate([own for _, own in parts])
+        log_likelihood = sum_of_shards(federation.weights, likelihoods, self.shards)
         every = np.arange(federation.n_clients)
         return layout.total(every, terms, segments.shards), float(log_likelihood)
 
@@ -305,7 +329,8 @@ class LocalClients:
     def control(self) -> FloatArray:
         """V = Σ_i w_i V_i."""
         every = np.arange(self.federation.n_clients)
-        segments = segments_of_all(self.federation.lengths, self.task.model.block_rows)
+        lengths, block_rows = self.federation.lengths, self.task.model.block_rows
+        segments = segments_of_all(lengths, block_rows, self.shards)
         if not self.task.has_controls:
             return self.vectors.total(every[:0], [], [])
         terms = self._terms(self.vectors, every, self.controls, 0, segments.slices)
@@ -315,7 +340,12 @@ class LocalClients:
 
     def fingerprint(self) -> str:
         """Digest of all rows and their weights, to recognise other data of the same sizes."""
-        return fingerprint(self.federation)
+        return digest_of(self.fingerprints())
+
+    def fingerprints(self) -> list[str]:
+        """Digest of the rows of each shard."""
+        shards = pairwise(self.shards.tolist())
+        return [fingerprint(self.federation, *shard) for shard in shards]
 
     def save(self) -> dict[str, Any]:
         """Controls and states of all clients."""
@@ -328,4 +358,6 @@ class LocalClients:
 
 def clients_of(X: object, federation: Federation, workers: Workers) -> Any:
     """``Clients`` of a fit to X: those elsewhere, if X names them, else in this process."""
-    return X.clients if isinstance(X, Elsewhere) else LocalClients(federation, workers)
+    if isinstance(X, Elsewhere):
+        return X.clients(federation.weights)
+    return LocalClients(federation, workers)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from functools import reduce
+from itertools import groupby, pairwise
+from operator import add, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._client_vectors import ClientVectors, sum_by_shard
+from .._client_vectors import ClientVectors
 from .._federation import MOST_CLIENTS, ClientSizes, client_groups, offsets_of
 from .._typing import FloatArray, IntArray
 from ..models.client_rows import sum_of_rows
 from ..solvers.base import Solver, Task
 from ..solvers.messages import AggregatedMessages, Message, stacked
 
-# Clients are cut into at most this many shards, by their numbers of rows alone, ...
-MOST_SHARDS = 16
-# ... which have at least as many rows as this many blocks of an E-step.
-_BLOCKS_OF_A_SHARD = 4
+# Numbers of rows and of shards: a shard has at least as many rows as the first, ...
+_ROWS_OF_A_SHARD = 2**12
+# ... there are at most so many, ...
+_SHARDS = 16
+# ... unless they would have more rows than this, which is work for many machines.
+_MOST_ROWS_OF_A_SHARD = 2**22
+MOST_SHARDS = 256
 # Number of rows that a mean or a sum reads at once.
 ROWS_OF_A_MEAN = 2**15
 
@@ -52,11 +57,12 @@ class Segments(NamedTuple):
         return client_groups(offsets_of(sizes), block_rows)
 
 
-def shards_of(lengths: IntArray, block_rows: int) -> IntArray:
+def shards_of(lengths: IntArray) -> IntArray:
     """First client of each shard, and the number of clients, from the clients' numbers of rows."""
     offsets = offsets_of(lengths)
     n_rows = int(offsets[-1])
-    n_shards = max(1, min(MOST_SHARDS, n_rows // (_BLOCKS_OF_A_SHARD * block_rows)))
+    few = min(_SHARDS, n_rows // _ROWS_OF_A_SHARD)
+    n_shards = max(1, few, min(MOST_SHARDS, n_rows // _MOST_ROWS_OF_A_SHARD))
     cuts = np.searchsorted(offsets, n_rows * np.arange(n_shards + 1) // n_shards)
     return np.unique(np.append(cuts, len(lengths)))
 
@@ -82,10 +88,10 @@ def segments_of(clients: IntArray, n_rows: IntArray, shards: IntArray, block_row
     return Segments(slices, numbers, sums)
 
 
-def segments_of_all(lengths: IntArray, block_rows: int) -> Segments:
-    """Segments of all clients, which read all their rows."""
-    every, shards = np.arange(len(lengths)), shards_of(lengths, block_rows)
-    return segments_of(every, lengths, shards, block_rows)
+def segments_of_all(lengths: IntArray, block_rows: int, shards: IntArray | None = None) -> Segments:
+    """Segments of all clients, which read all their rows; by default in their shards."""
+    shards = shards_of(lengths) if shards is None else shards
+    return segments_of(np.arange(len(lengths)), lengths, shards, block_rows)
 
 
 def segments_of_round(task: Task, n_rows: IntArray, shards: IntArray, active: IntArray) -> Segments:
@@ -136,32 +142,34 @@ def aggregate(
 
     They are those of the ``active`` clients, in order; ``sizes`` are those of all.
     """
-    total = np.empty(0)
+    total, shards = np.empty(0), shards_of(sizes.lengths)
     if solver.aggregates:
         layout = task.model.vectors(sizes)
-        shards = shards_of(sizes.lengths, task.model.block_rows)
         segments = segments_of_round(task, sizes.lengths[active], shards, active)
         vectors = np.concatenate([own.quantized for own in messages] or [np.empty(0)])
         total = weighted_total(layout, sizes, active, vectors, segments)
-    return aggregated(solver, sizes.weights, active, messages, total)
+    return aggregated(solver, sizes.weights, shards, active, messages, total)
 
 
 def aggregated(
     solver: Solver,
     weights: FloatArray,
+    shards: IntArray,
     active: IntArray,
     messages: list[Message],
     message_sum: FloatArray,
 ) -> AggregatedMessages:
     """What the server's half sees, from messages of groups of clients, in order, and their sum.
 
-    ``weights`` are those of all clients.
+    ``weights`` and ``shards`` are those of all clients.
     """
 
     def weighted(parts: list[Any], nothing: float | None) -> Any:
         """Σ w_i times numbers that every client sent, or ``nothing``."""
-        sent = parts and parts[0] is not None
-        return weights[active] @ np.concatenate(parts) if sent else nothing
+        if not parts or parts[0] is None:
+            return nothing
+        bounds = np.searchsorted(active, shards)
+        return sum_of_shards(weights[active], np.concatenate(parts), bounds)
 
     return AggregatedMessages(
         message_sum,
@@ -174,6 +182,32 @@ def aggregated(
     )
 
 
+def sum_of_shards(weights: FloatArray, numbers: FloatArray, shards: IntArray) -> Any:
+    """Σ w_i times the numbers of each client: those of each shard, and then over the shards."""
+    pairs = pairwise(shards.tolist())
+    return reduce(add, (weights[a:b] @ numbers[a:b] for a, b in pairs if a < b))
+
+
+def joined(
+    parts: list[AggregatedMessages], active: IntArray, message_sum: FloatArray
+) -> AggregatedMessages:
+    """What the server's half sees of shards that were asked apart, in order.
+
+    ``active`` are the clients of all parts, and ``message_sum`` is the sum of theirs.
+    """
+    likelihoods = [own.log_likelihood for own in parts]
+    sent = [own.each for own in parts]
+    return AggregatedMessages(
+        message_sum,
+        active=active,
+        n_bytes=sum(own.n_bytes for own in parts),
+        n_expectations=sum(own.n_expectations for own in parts),
+        log_likelihood=None if None in likelihoods else reduce(add, likelihoods),
+        uncompressed=reduce(add, (own.uncompressed for own in parts)),
+        each=None if None in sent else stacked(sent),
+    )
+
+
 def sum_in_order(messages: FloatArray, total: FloatArray | float = 0.0) -> FloatArray:
     """``total`` plus the messages of further clients (n, k), one by one; they are overwritten."""
     messages[0] += total
@@ -181,7 +215,7 @@ def sum_in_order(messages: FloatArray, total: FloatArray | float = 0.0) -> Float
 
 
 class MeanTerm(NamedTuple):
-    """A segment's part of a weighted mean: Σ w_i, m of its first client, Σ w_i (m_i - first)."""
+    """A part of a weighted mean: Σ w_i, m of its first client, Σ w_i (m_i - first)."""
 
     weight: float
     first: FloatArray
@@ -195,8 +229,20 @@ def mean_term(weights: FloatArray, messages: FloatArray) -> MeanTerm:
     return MeanTerm(float(weights.sum()), first, weights @ apart)
 
 
-def mean_of_terms(terms: list[MeanTerm], shards: list[int]) -> FloatArray:
-    """Weighted mean, relative to the first client's message: equal messages have an exact mean."""
+def joined_terms(terms: list[MeanTerm]) -> MeanTerm:
+    """Part of a mean that consists of these parts, in order."""
     origin = terms[0].first
     deviations = [own.deviation + own.weight * (own.first - origin) for own in terms]
-    return origin + sum_by_shard(deviations, shards)
+    return MeanTerm(sum(own.weight for own in terms), origin, reduce(add, deviations))
+
+
+def mean_of_terms(terms: list[MeanTerm], shards: list[int]) -> FloatArray:
+    """Weighted mean, relative to the first client's message: equal messages have an exact mean."""
+    whole = joined_terms(terms_of_shards(terms, shards))
+    return whole.first + whole.deviation
+
+
+def terms_of_shards(terms: list[MeanTerm], shards: list[int]) -> list[MeanTerm]:
+    """Part of each shard, from those of its segments."""
+    pairs = groupby(zip(terms, shards, strict=True), itemgetter(1))
+    return [joined_terms([own for own, _ in pair]) for _, pair in pairs]

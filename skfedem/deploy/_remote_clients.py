@@ -34,6 +34,7 @@ from ..clients.sums import (
     segments_of_all,
     shards_of,
     sum_in_order,
+    sum_of_shards,
     weighted_total,
 )
 from ..models._base import Model, Parameters
@@ -80,6 +81,18 @@ class Answers(NamedTuple):
     reset: list[int]
 
 
+class _Deployed(Elsewhere):
+    """What an estimator is fitted to in place of tables."""
+
+    def __init__(self, clients: RemoteClients, columns: list[str] | int) -> None:
+        self._clients, self.columns = clients, columns
+        self.lengths, self.ids = clients.sizes.lengths, np.array(clients.names)
+
+    def clients(self, weights: FloatArray) -> RemoteClients:
+        """The only ones there are; the plan says how they are weighed."""
+        return self._clients
+
+
 class RemoteClients:
     """Clients that are reached by messages; implements ``Clients``.
 
@@ -124,7 +137,7 @@ class RemoteClients:
     def elsewhere(self) -> Elsewhere:
         """What an estimator is fitted to in place of tables."""
         assert self.columns is not None
-        return Elsewhere(self, self.federation, np.array(self.names), self.columns)
+        return _Deployed(self, self.columns)
 
     def again(self) -> dict[str, Any]:
         """What a client has to know that starts afresh."""
@@ -174,7 +187,7 @@ class RemoteClients:
     ) -> FloatArray:
         """Σ_i m_i over all clients: in order, by shard."""
         sent = self._collected(message, self.every, arguments)
-        shards = pairwise(shards_of(self.sizes.lengths, ROWS_OF_A_MEAN).tolist())
+        shards = pairwise(shards_of(self.sizes.lengths).tolist())
         total = reduce(add, (sum_in_order(np.array(sent[first:last])) for first, last in shards))
         uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * len(sent) * total.size
         self._count(message, len(sent), uplink_bits, arguments)
@@ -322,11 +335,12 @@ class RemoteClients:
             self.controls[self.layout.indices(who)] = fields
             self._reset_control = None
         weights, lengths = self.sizes
-        block_rows = model.block_rows
-        segments = segments_of(who, lengths[who], shards_of(lengths, block_rows), block_rows)
+        shards = shards_of(lengths)
+        segments = segments_of(who, lengths[who], shards, model.block_rows)
         layout = model.vectors(self.sizes)
         field = weighted_total(layout, self.sizes, who, fields, segments)
-        log_likelihood, share = float(weights[who] @ likelihoods), weights[who].sum()
+        own_shards, share = np.searchsorted(who, shards), weights[who].sum()
+        log_likelihood = float(sum_of_shards(weights[who], likelihoods, own_shards))
         if len(who) < len(weights):
             return field / share, log_likelihood / share
         return field, log_likelihood

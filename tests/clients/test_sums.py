@@ -20,9 +20,10 @@ lengths_of_clients = st.lists(st.integers(1, 200), min_size=1, max_size=60).map(
 
 
 @property_test
-@given(lengths_of_clients, st.integers(1, 50))
-def test_shards_are_all_clients_in_order_and_of_similar_size(lengths, block_rows):
-    shards = shards_of(lengths, block_rows)
+@given(lengths_of_clients)
+def test_shards_are_all_clients_in_order_and_of_similar_size(lengths):
+    lengths = lengths * 2**10
+    shards = shards_of(lengths)
     assert (shards[0], shards[-1]) == (0, len(lengths))
     assert (np.diff(shards) > 0).all() and len(shards) - 1 <= MOST_SHARDS
     # No shard has more than its part of the rows, but for a client that reaches beyond it.
@@ -33,7 +34,8 @@ def test_shards_are_all_clients_in_order_and_of_similar_size(lengths, block_rows
 @property_test
 @given(lengths_of_clients, st.integers(1, 50), st.data())
 def test_segments_are_the_clients_in_order_and_stay_in_their_shard(lengths, block_rows, data):
-    shards = shards_of(lengths, block_rows)
+    lengths, block_rows = lengths * 2**10, block_rows * 2**10
+    shards = shards_of(lengths)
     some = data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))
     clients = np.array(sorted(some))
     segments = segments_of(clients, lengths[clients], shards, block_rows)

@@ -160,7 +160,10 @@ class LowRankModel(Model):
 
     def vectors(self, clients: Federation | ClientSizes) -> RaggedLayout:
         """One number for each cell that a client observed."""
-        return RaggedLayout(clients.offsets, self.positions, self.n_statistics)
+        positions = self.positions
+        if not len(positions):  # clients do not know others' cells: a sum lists all of theirs
+            positions = np.arange(clients.offsets[-1])
+        return RaggedLayout(clients.offsets, positions, self.n_statistics)
 
     def reference(self, statistics: ServerIterate) -> float:
         """0, because residuals are fields already."""

@@ -1,0 +1,242 @@
+"""Reading a federation on the workers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from numbers import Integral
+from pathlib import PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+from distributed import Client, Future
+from numpy.typing import NDArray
+
+from .. import __version__
+from .._data.features import shorten
+from .._messages import repr_of
+from .._optional import check_installed
+from .._parameters import check_number
+from .._typing import IntArray
+from ..clients.sums import shards_of
+from ._cluster import NoWorkersError, wait_for
+from ._federation import DaskFederation
+from ._load import (
+    Described,
+    Target,
+    cut_table,
+    describe_files,
+    describe_table,
+    join_pieces,
+    piece_of,
+    read_files,
+    read_table,
+)
+
+
+def read_clients(
+    client: Client, source: Any, clients: str | None = None, *, snapshot_every: int = 10
+) -> DaskFederation:
+    """Read the rows of clients on the workers of a Dask cluster.
+
+    The clients are cut into shards by their numbers of rows. Each worker gets adjacent shards, and
+    keeps their rows, and in a fit their states. No row passes through the scheduler or this
+    process.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connection to the cluster; the workers need the same version of this package.
+    source : str, list of str, or dask.dataframe.DataFrame
+        Files in Parquet format, which all workers can read: a pattern such as
+        ``trips/*.parquet``, a folder, or paths. Or a DataFrame of Dask, with ``clients``.
+    clients : str, default=None
+        Column with the client of each row: rows are then sent between workers, once. None for one
+        client per file, whose label is the file's name without extension.
+    snapshot_every : int, default=10
+        Number of rounds between copies of the clients' states to this process. If a worker is lost,
+        another one reads its rows and repeats the rounds since then.
+
+    Returns
+    -------
+    federation : DaskFederation
+        What estimators are fitted to, in place of tables.
+
+    Raises
+    ------
+    FileNotFoundError
+        If no file matches the pattern.
+    NoWorkersError
+        If the cluster has no workers.
+    RuntimeError
+        If workers lack this package, or have another version.
+    TypeError, ValueError
+        If arguments are invalid; if a client has two files, or columns differ between files; or if
+        values are not numbers, or infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from distributed import Client
+    >>> from skfedem import FederatedGaussianMixture
+    >>> from skfedem.dask import read_clients
+    >>> rows = np.random.default_rng(0).normal(size=(300, 2))
+    >>> table = pd.DataFrame({"x": rows[:, 0], "y": rows[:, 1], "car": np.arange(300) % 3})
+    >>> table.to_parquet("trips.parquet")
+    >>> with Client(n_workers=2, threads_per_worker=1) as client:
+    ...     federation = read_clients(client, "trips.parquet", clients="car")
+    ...     mixture = FederatedGaussianMixture(2, random_state=0).fit(federation)
+    >>> federation
+    <DaskFederation: 3 clients, 300 rows, 1 shard>
+    >>> mixture.n_clients_
+    3
+    """
+    check_number("snapshot_every", snapshot_every, kind=Integral, low=1)
+    check_installed("read_clients", "pyarrow")
+    _check_workers(client)
+    if clients is None:
+        if not isinstance(source, str | list | tuple):
+            raise TypeError(
+                f"Expected files, or clients= the column with the labels, got "
+                f"{repr_of(source)} alone. Name the column."
+            )
+        return _one_file_each(client, _paths_of(source), snapshot_every)
+    return _by_label(client, source, clients, snapshot_every)
+
+
+def _check_workers(client: Client) -> None:
+    """Raise unless all workers have this version of the package."""
+    # A lambda, as a function of this package could not be sent to workers that lack it.
+    versions = client.run(lambda: __import__("skfedem").__version__, on_error="return")
+    if not versions:
+        raise NoWorkersError("Expected a cluster with workers, got none. Add workers.")
+    for address, version in versions.items():
+        if version != __version__:
+            got = version if isinstance(version, str) else f"{type(version).__name__}: {version}"
+            raise RuntimeError(
+                f"Expected skfedem {__version__} on all workers, got {got} on {address}. Install "
+                "the version of this process there."
+            )
+
+
+def _paths_of(source: str | Sequence[str]) -> list[str]:
+    """Paths of files, in order."""
+    if not isinstance(source, str):
+        return [str(path) for path in source]
+    system, path = fsspec.core.url_to_fs(source)
+    found = system.glob(f"{path}/*.parquet" if system.isdir(path) else path)
+    if not found:
+        raise FileNotFoundError(f"Expected files that match {source!r}, got none.")
+    is_url = "://" in source
+    return [system.unstrip_protocol(own) if is_url else own for own in sorted(found)]
+
+
+def _one_file_each(client: Client, paths: list[str], snapshot_every: int) -> DaskFederation:
+    """Federation with a client for each file."""
+    names = np.array([PurePosixPath(path).stem for path in paths])
+    _, firsts, counts = np.unique(names, return_index=True, return_counts=True)
+    if counts.max() > 1:
+        name = names[firsts[counts.argmax()]]
+        two = [path for path, own in zip(paths, names, strict=True) if own == name][:2]
+        raise ValueError(
+            f"Expected one file for each client, got two for client {str(name)!r}: {two[0]} and "
+            f"{two[1]}. Rename one of them, or join their rows."
+        )
+    places = sorted(client.nthreads())
+    parts = [[*own] for own in np.array_split(paths, len(places)) if len(own)]
+    asked = [client.submit(describe_files, part, key=_key("read-footers")) for part in parts]
+    described = [own for part in _results(client, asked) for own in part]
+    columns, dtype = _agreed(described, paths)
+    lengths = np.array([own.counts[0] for own in described])
+    shards = shards_of(lengths)
+    rows = [
+        client.submit(
+            read_files,
+            paths[first:last],
+            Target(first, names[first:last], lengths[first:last], columns, dtype),
+            key=_key("read-rows"),
+            workers=[place],
+            allow_other_workers=True,
+        )
+        for (first, last), place in zip(pairwise(shards), _placed(shards, places), strict=True)
+    ]
+    return DaskFederation(client, rows, shards, lengths, names, columns, snapshot_every)
+
+
+def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> DaskFederation:
+    """Federation of tables, with the client of each row in a column."""
+    if hasattr(source, "to_delayed"):
+        tables = client.compute(source.to_delayed())
+        names = [f"partition {k}" for k in range(len(tables))]
+    else:
+        names = _paths_of(source)
+        tables = [client.submit(read_table, own, key=_key("read-table")) for own in names]
+    asked = [client.submit(describe_table, own, label, key=_key("describe")) for own in tables]
+    described = _results(client, asked)
+    columns, dtype = _agreed(described, names)
+    ids, where = np.unique(np.concatenate([own.labels for own in described]), return_inverse=True)
+    counts = np.concatenate([own.counts for own in described])
+    lengths = np.bincount(where, counts).astype(np.intp)
+    shards, places = shards_of(lengths), sorted(client.nthreads())
+    bounds = ids[shards[:-1]]
+    cut = [client.submit(cut_table, own, label, bounds, key=_key("cut")) for own in tables]
+    rows = []
+    for k, place in enumerate(_placed(shards, places)):
+        first, last = shards[k], shards[k + 1]
+        pieces = [
+            client.submit(piece_of, own, k, key=_key("piece"))
+            for own, known in zip(cut, described, strict=True)
+            if _has_any(known.labels, ids[first], ids[last - 1])
+        ]
+        target = Target(int(first), ids[first:last], lengths[first:last], columns, dtype)
+        rows.append(
+            client.submit(
+                join_pieces,
+                pieces,
+                label,
+                target,
+                key=_key("join-rows"),
+                workers=[place],
+                allow_other_workers=True,
+            )
+        )
+    return DaskFederation(client, rows, shards, lengths, ids, columns, snapshot_every)
+
+
+def _has_any(labels: NDArray[Any], first: Any, last: Any) -> bool:
+    """Whether some of these sorted labels are in a range."""
+    start = np.searchsorted(labels, first)
+    return bool(start < len(labels) and labels[start] <= last)
+
+
+def _placed(shards: IntArray, places: list[str]) -> list[str]:
+    """Worker of each shard: as many adjacent ones for each as for the others."""
+    n = len(shards) - 1
+    return [places[k * len(places) // n] for k in range(n)]
+
+
+def _results(client: Client, futures: list[Future]) -> list[Any]:
+    wait_for(client, futures)
+    results: list[Any] = client.gather(futures)
+    return results
+
+
+def _agreed(described: list[Described], names: list[str]) -> tuple[list[str], str]:
+    """Columns and type of numbers of all tables; raise if their columns differ."""
+    want = described[0].columns
+    for own, name in zip(described, names, strict=True):
+        if own.columns != want:
+            raise ValueError(
+                f"Expected the columns of {names[0]}, {shorten(want, own.columns)}, in that order, "
+                f"got {shorten(own.columns, want)} in {name}. Rename or reorder them."
+            )
+    is_single = all(own.dtype == "float32" for own in described)
+    return want, "float32" if is_single else "float64"
+
+
+def _key(name: str) -> str:
+    """Name of a task, whose first part Dask's dashboard shows."""
+    return f"{name}-{uuid4().hex}"
