@@ -70,7 +70,7 @@ OPTIONS = re.compile(r"\A\s*(?:[ ]*:[\w-]+:.*\n)+")
 
 # Modules that are not everywhere: blocks that import them are left out where they are missing, and
 # nothing after them may build on them.
-NOT_EVERYWHERE = ("sklearn.callback", "torch")
+NOT_EVERYWHERE = ("sklearn.callback", "torch", "distributed")
 
 
 class Checker(doctest.OutputChecker):
