@@ -140,7 +140,7 @@ def client_uniforms(
             numbers[:] = source.random((spread, size))[group - group[0]]
             position = (int(group[-1]) + 1) * size
         else:
-            position = _draw_each(source, position, group, size, numbers)
+            position = _draw_each(source, position, group * size, size, numbers)
     return uniforms
 
 
@@ -154,15 +154,16 @@ def _check_increasing(clients: IntArray) -> None:
 
 
 def _draw_each(
-    source: Any, position: int, clients: IntArray, size: int, pieces: Iterable[FloatArray]
+    source: Any, position: int, starts: IntArray, lengths: Any, pieces: Iterable[FloatArray]
 ) -> int:
-    """Fill the clients' pieces of an array one by one; return the position after the last."""
+    """Fill pieces of an array one by one, each from its start; return the end of the last."""
+    ends = starts + lengths
+    skipped = starts - np.concatenate([[position], ends[:-1]])
     advance, random = source.bit_generator.advance, source.random
-    for start, piece in zip((clients * size).tolist(), pieces, strict=True):
-        advance(start - position)
+    for n_skipped, piece in zip(skipped.tolist(), pieces, strict=True):
+        advance(n_skipped)
         random(out=piece)
-        position = start + len(piece)
-    return position
+    return int(ends[-1])
 
 
 def ragged_client_uniforms(
@@ -185,7 +186,8 @@ def ragged_client_uniforms(
             uniforms[(starts[own, None] + np.arange(size))[needed]] = drawn[needed]
             continue
         pieces = [uniforms[i] for i in map(slice, starts[own], starts[own] + lengths[own])]
-        _draw_each(generator(seed, purpose, round_index, kind=kind), 0, clients[own], size, pieces)
+        source = generator(seed, purpose, round_index, kind=kind)
+        _draw_each(source, 0, clients[own] * size, lengths[own], pieces)
     return uniforms
 
 

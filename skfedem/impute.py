@@ -14,7 +14,7 @@ from ._data.cells import read_cells
 from ._data.features import features_of
 from ._estimators.fit import fit
 from ._imputer.covariates import GivenCovariates
-from ._imputer.fit import MatrixFit, known_attributes
+from ._imputer.fit_steps import MatrixFit, known_attributes
 from ._imputer.fitted_matrix import tags_of_matrices
 from ._imputer.uncertainty import MatrixWithErrors
 from ._parameters import (

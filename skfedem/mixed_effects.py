@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._estimators.fit import fit
 from ._mixed_effects.design import design_again, design_of
-from ._mixed_effects.fit import PopulationFit, federation_of
+from ._mixed_effects.fit_steps import PopulationFit, federation_of
 from ._mixed_effects.fitted import FittedMixedEffects
 from ._mixed_effects.records import read_clients
 from ._mixed_effects.settings import checked_settings

@@ -14,7 +14,7 @@ from ._data.features import check_columns_of_fit, features_of, store
 from ._data.labels import warn_of_ignored_labels
 from ._data.tables import first_table
 from ._estimators.fit import fit
-from ._mixture.fit import MixtureFit, initial_parameters, memory_of_fit
+from ._mixture.fit_steps import MixtureFit, initial_parameters, memory_of_fit
 from ._mixture.partial_fit import run_call
 from ._mixture.prediction import FittedMixture
 from ._parameters import check_enough_rows, check_switch, read_parameters, unfitted

@@ -263,7 +263,7 @@ def test_a_file_that_is_open_elsewhere_is_an_error(tmp_path, monkeypatch):
 def test_a_tilde_is_no_home_as_for_numpy(as_path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     imputer = FederatedMatrixImputer(checkpoint=as_path("~/run.npz"), max_iter=3)
-    with pytest.raises(ValueError, match=r"got .*~/run.npz.*Give os\.path\.expanduser\(path\)"):
+    with pytest.raises(ValueError, match=r"got .*~/run.npz.*in a folder that exists"):
         imputer.fit(matrices())
 
 
@@ -275,7 +275,7 @@ def test_a_folder_that_does_not_exist_is_said_before_the_first_round(tmp_path):
 
 def test_a_folder_is_no_file(tmp_path):
     for folder in (tmp_path, ""):
-        with pytest.raises(ValueError, match="to be a file, got the folder.* Give the path"):
+        with pytest.raises(ValueError, match="to be a file .*it is a folder.* Give the path"):
             FederatedMatrixImputer(checkpoint=folder, max_iter=3).fit(matrices())
     with pytest.raises(ValueError, match="got a folder.* Give the path"):
         FederatedMatrixImputer(max_iter=3).fit(matrices(), resume_from=tmp_path)
@@ -286,7 +286,7 @@ def test_a_folder_is_no_file(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="pipes have no name in a folder on Windows")
 def test_a_pipe_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="to be a file, got .* pipe .*pipe.*Give the path"):
+    with pytest.raises(ValueError, match="to be a file .*pipe.* or pipe.*Give the path"):
         FederatedMatrixImputer(checkpoint=tmp_path / "pipe", max_iter=3).fit(matrices())
     assert (tmp_path / "pipe").is_fifo()
     # Nor is one read, which would wait for ever.

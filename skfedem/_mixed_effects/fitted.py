@@ -20,7 +20,7 @@ from ..models.mixed_effects.information import linearised
 from ..models.mixed_effects.maximization import Theta
 from .design import Design
 from .estimates import names_of, values_of, variability_of
-from .tables import SubjectTable, read_subjects
+from .fitted_subjects import SubjectTable, read_subjects
 
 # Number of predictions that a simulation makes at once.
 _BLOCK = 2**20

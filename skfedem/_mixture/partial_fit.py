@@ -6,7 +6,6 @@ The first call starts from a fit of its rows, later ones from the memory. The ro
 
 from __future__ import annotations
 
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from .._parallel import Workers
 from .._parameters import is_auto
 from .._random import seeds_of_runs
 from .._typing import FloatArray
-from ..clients.local import LocalClients, SetUpMessage
+from ..clients.local import LocalClients
 from ..models._base import Start
 from ..models.mixture.domain import in_domain, shrunk_into_domain
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
@@ -66,24 +65,21 @@ class Beginning(NamedTuple):
     ----------
     problem : Problem
         Problem for the rows of the call.
-    federation : Federation
-        These rows.
+    clients : LocalClients
+        Those of the call, with what they sent and received before the rounds.
     memory : FittedState
         State of the server and the known clients, without new clients.
     history : dict of ndarray
         History of the earlier calls; for the first call, of its start.
-    messages : list of SetUpMessage
-        What clients sent and received before the rounds.
-    bits : tuple of int
-        Their bits, as far as they are not yet in the history.
+    n_counted : int
+        Number of these messages that the history has already counted.
     """
 
     problem: Problem
-    federation: Federation
+    clients: LocalClients
     memory: FittedState
     history: dict[str, NDArray[Any]]
-    messages: list[SetUpMessage]
-    bits: tuple[int, int]
+    n_counted: int
 
 
 def run_call(
@@ -101,7 +97,7 @@ def run_call(
             beginning = first_call(settings, ids, federation, initial, workers)
         else:
             beginning = next_call(settings, ids, federation, initial, memory, workers, history)
-        after, columns, unseen = read_call(settings, beginning, ids, workers)
+        after, columns, unseen = read_call(settings, beginning, ids)
     # Kept apart from the history, whose last row may already hold an evaluation made by fit.
     # If no client answered the first call, there is only that of its start.
     known = [*(criteria or []), *unseen] or columns["log_likelihood"][:1].tolist()
@@ -109,7 +105,7 @@ def run_call(
     return {
         **fitted_attributes(after, columns, known, settings),
         "new_client_ids_": new_ids,
-        "setup_messages_": beginning.messages,
+        "setup_messages_": beginning.clients.messages,
     }
 
 
@@ -126,7 +122,7 @@ def first_call(
     # The first seed is that of the rounds, as in later calls.
     *seeds, seed_of_fits = seeds_of_runs(settings.random_state, settings.n_init + 1)
     problem = _problem_of_call(settings, model, federation, seeds[0])
-    seeded = _with_seed(problem, seed_of_fits)
+    seeded = problem._replace(task=problem.task._replace(seed=seed_of_fits))
     start = _best_start(settings, seeded, initial, seeds, clients)
     model, start = for_stream(model, start)
     problem = problem._replace(task=problem.task._replace(model=model))
@@ -141,7 +137,7 @@ def first_call(
     # The rounds will read these rows again. If the start counted all of them, it would be forgotten
     # more slowly if few clients answer.
     memory = memory._replace(totals=np.zeros(len(ids)), n_samples=_n_expected(problem))
-    return Beginning(problem, federation, memory, history, clients.messages, (0, 0))
+    return Beginning(problem, clients, memory, history, len(clients.messages))
 
 
 def _problem_of_call(
@@ -157,10 +153,6 @@ def _problem_of_call(
         step = _LEARNING * problem.task.control_step
         problem = problem._replace(task=problem.task._replace(control_step=step))
     return problem
-
-
-def _with_seed(problem: Problem, seed: int) -> Problem:
-    return problem._replace(task=problem.task._replace(seed=seed))
 
 
 def _n_expected(problem: Problem) -> float:
@@ -273,8 +265,7 @@ def next_call(
         totals: Any = memory.row_weight * memory.totals
         controls = np.zeros((len(memory.ids), model.n_statistics))
         memory = memory._replace(controls=controls, states=NoStates(), totals=totals)
-    bits = clients.bits()
-    return Beginning(problem, federation, memory, history, clients.messages, bits)
+    return Beginning(problem, clients, memory, history, 0)
 
 
 def _in_new_domain(settings: Any, initial: InitialParameters, memory: FittedState) -> FittedState:
@@ -321,17 +312,15 @@ def _along_new_axes(memory: FittedState, units_before: Units, n_new: float) -> F
 
 
 def read_call(
-    settings: Any, beginning: Beginning, ids: NDArray[Any], workers: Workers
+    settings: Any, beginning: Beginning, ids: NDArray[Any]
 ) -> tuple[FittedState, dict[str, NDArray[Any]], list[float]]:
     """Run the rounds of a call.
 
     Returns the memory, in which new clients follow the known ones, the history, and the
     log-likelihood of each round's rows given the parameters before the round.
     """
-    problem, n_known = beginning.problem, len(beginning.memory.ids)
+    problem, clients, n_known = beginning.problem, beginning.clients, len(beginning.memory.ids)
     schedule = None if is_auto(settings.step_size) else step_schedule(settings, problem)
-    federation = beginning.federation
-    clients = LocalClients(federation, workers)
     memory, rounds, trace = stream(
         problem,
         clients,
@@ -339,11 +328,10 @@ def read_call(
         ids,
         schedule,
         settings.client_weights,
-        weighted=federation.sample_weight is not None,
+        weighted=clients.federation.sample_weight is not None,
     )
-    beginning.messages.extend(clients.messages)
     # Bits that were sent before the rounds are counted in the first round, with sums of weights.
-    sent, received = map(add, beginning.bits, clients.bits())
+    sent, received = clients.bits(beginning.n_counted)
     row = rounds.row(0)
     uplink_bits, downlink_bits = row["uplink_bits"] + sent, row["downlink_bits"] + received
     downlink_bits += FLOAT_BITS * n_moments_told(memory.model) * (len(memory.ids) - n_known)

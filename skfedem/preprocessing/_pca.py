@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -136,35 +136,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, FederatedTransformer):
         self.n_components = n_components
         self.whiten = whiten
 
-    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
-        """Find the principal components of the rows of all clients.
-
-        Parameters
-        ----------
-        X : list of array-likes, or array-like of shape (n_samples, n_features)
-            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
-            one table alone, which is a single client. At least two rows in total.
-        y : Ignored
-            Not used, present for scikit-learn's API. Pass client labels by keyword:
-            ``clients=labels``.
-        clients : array-like of shape (n_samples,), default=None
-            Client label of each row of X, if X is one table.
-
-        Returns
-        -------
-        self : FederatedPCA
-
-        Raises
-        ------
-        TypeError, ValueError
-            If data or parameters are invalid; an earlier fit is then kept unchanged.
-
-        Warns
-        -----
-        UserWarning
-            If X has a column of the name of ``clients``, or if these have the index of X in another
-            order, or look like measurements.
-        """
+    def _fit(self, X: ClientsLike, clients: ArrayLike | None) -> None:
         check_switch("whiten", self.whiten)
         _check_n_components(self.n_components)
         checked = unfitted(self)
@@ -206,7 +178,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, FederatedTransformer):
             uplink_bits_=uplink_bits,
             downlink_bits_=downlink_bits,
         )
-        return self
 
     @overload
     def score_samples(self, X: OneTable) -> FloatArray: ...

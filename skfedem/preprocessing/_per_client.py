@@ -267,8 +267,7 @@ class PerClient(
 
         Parameters
         ----------
-        transform : {"default", "pandas", "polars"}, default=None
-            Type of output; None changes nothing.
+        transform : {"default", "pandas", "polars"} or None, default=None
 
         Returns
         -------

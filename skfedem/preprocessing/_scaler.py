@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,36 +104,7 @@ class FederatedStandardScaler(OneToOneFeatureMixin, FederatedTransformer):
         self.with_mean = with_mean
         self.with_std = with_std
 
-    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
-        """Compute mean and scale of the rows of all clients.
-
-        Parameters
-        ----------
-        X : list of array-likes, or array-like of shape (n_samples, n_features)
-            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
-            one table alone, which is a single client. NaN marks missing values.
-        y : Ignored
-            Not used, present for scikit-learn's API. Pass client labels by keyword:
-            ``clients=labels``.
-        clients : array-like of shape (n_samples,), default=None
-            Client label of each row of X, if X is one table.
-
-        Returns
-        -------
-        self : FederatedStandardScaler
-
-        Raises
-        ------
-        TypeError, ValueError
-            If data or parameters are invalid; an earlier fit is then kept unchanged.
-
-        Warns
-        -----
-        UserWarning
-            If a feature has no value at any client, which ``transform`` leaves unchanged; if X has
-            a column of the name of ``clients``, or if these have the index of X in another order,
-            or look like measurements.
-        """
+    def _fit(self, X: ClientsLike, clients: ArrayLike | None) -> None:
         check_switch("with_mean", self.with_mean)
         check_switch("with_std", self.with_std)
         checked = unfitted(self)
@@ -175,7 +146,6 @@ class FederatedStandardScaler(OneToOneFeatureMixin, FederatedTransformer):
                 f"No client has a value in {columns}. Drop such columns.",
                 UserWarning,
             )
-        return self
 
     def _transformed(self, X: Any) -> FloatArray:
         """``transform`` of one table."""

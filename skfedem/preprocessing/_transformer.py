@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -30,6 +30,38 @@ class FederatedTransformer(TransformerMixin, BaseEstimator):
     feature_names_in_: NDArray[Any]
 
     __metadata_request__fit = {"clients": True}
+
+    def fit(self, X: ClientsLike, y: object = None, *, clients: ArrayLike | None = None) -> Self:
+        """Fit the transformation to the rows of all clients.
+
+        Parameters
+        ----------
+        X : list of array-likes, or array-like of shape (n_samples, n_features)
+            A list with one table (n_i, n_features) for each client; one table, with ``clients``; or
+            one table alone, which is a single client.
+        y : Ignored
+            Not used, present for scikit-learn's API. Pass client labels by keyword:
+            ``clients=labels``.
+        clients : array-like of shape (n_samples,), default=None
+            Client label of each row of X, if X is one table.
+
+        Returns
+        -------
+        self : FederatedTransformer
+
+        Raises
+        ------
+        TypeError, ValueError
+            If data or parameters are invalid; an earlier fit is then kept unchanged.
+
+        Warns
+        -----
+        UserWarning
+            If a feature has no value at any client; if X has a column of the name of ``clients``,
+            or if these have the index of X in another order, or look like measurements.
+        """
+        self._fit(X, clients)
+        return self
 
     def transform(self, X: ClientsLike) -> Transformed:
         """Apply the fitted transformation to rows.
@@ -73,6 +105,10 @@ class FederatedTransformer(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         return by_client(X, self._inverse_transformed)
+
+    @abstractmethod
+    def _fit(self, X: ClientsLike, clients: ArrayLike | None) -> None:
+        """``fit``."""
 
     @abstractmethod
     def _transformed(self, X: Any) -> FloatArray:

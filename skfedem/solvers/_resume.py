@@ -165,25 +165,14 @@ def check_checkpoint_parameters(settings: ResumableParameters) -> None:
 def _check_path(path: FilePath) -> None:
     if not (isinstance(path, str) or hasattr(path, "__fspath__")):
         raise TypeError(f"Expected checkpoint to be a path or None, got {repr_of(path)}.")
-    # Unlike the methods of Path, these functions of os.path return False instead of raising.
-    if not os.path.isdir(Path(path).parent):
-        advice = "Create the folder."
-        if str(path).startswith("~"):
-            advice = "Give os.path.expanduser(path): ~ is not expanded."
-        raise ValueError(
-            f"Expected checkpoint to be in a folder that exists, got {path!r}. {advice}"
-        )
-    if os.path.exists(Path(path)) and not os.path.isfile(Path(path)):
-        raise ValueError(
-            f"Expected checkpoint to be a file, got the folder, device or pipe {path!r}. Give the "
-            "path of a file."
-        )
     try:
+        if os.path.exists(Path(path)) and not os.path.isfile(Path(path)):
+            raise FileExistsError("it is a folder, device or pipe")
         _checkpoint.try_out(path)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Expected checkpoint to be a file that can be written, got {path!r} ({error}). Use "
-            "a shorter name, or a folder that can be written to."
+            f"Expected checkpoint to be a file that can be written, got {path!r} ({error}). Give "
+            "the path of a file in a folder that exists."
         ) from error
 
 

@@ -15,8 +15,8 @@ from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem._data.cells import read_cells
 from skfedem._data.clients import ClientData
 from skfedem._estimators.fit import best_run
-from skfedem._imputer.fit import MatrixFit
-from skfedem._mixture.fit import MixtureFit
+from skfedem._imputer.fit_steps import MatrixFit
+from skfedem._mixture.fit_steps import MixtureFit
 from skfedem._parallel import Workers
 from skfedem._parameters import read_parameters
 from skfedem.clients.local import LocalClients

@@ -179,6 +179,20 @@ def test_rows_of_a_start_are_drawn_by_weight():
         assert gm.means_.max() < 20
 
 
+def test_clients_are_asked_for_rows_by_their_weight():
+    # Rows of clients of negligible weight start no component, unless the others have too few.
+    rows = [10.0 * k + np.arange(20.0)[:, None] / 20 for k in range(6)]
+    weights = [np.full(20, 1.0 if k == 2 else 1e-12) for k in range(6)]
+    gm = FederatedGaussianMixture(4, init_params="random_from_data", max_iter=0)
+    for seed in range(5):
+        fit(gm.set_params(random_state=seed), rows, sample_weight=weights)
+        assert_allclose(np.average(gm.means_[:, 0], weights=gm.weights_), 20.475, rtol=1e-9)
+        assert (gm.weights_ > 0.01).all()
+    few = [rows[2][:2], *rows[:2]]
+    fit(gm, few, sample_weight=[weights[2][:2], *weights[:2]])
+    assert np.isfinite(gm.means_).all()
+
+
 @pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random", "random_from_data"])
 def test_rows_whose_share_underflows_may_start_components(init_params):
     rows = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])

@@ -112,7 +112,7 @@ def test_a_keyboard_interrupt_in_the_k_means_of_a_start_keeps_those_before(monke
     with pytest.warns(ConvergenceWarning, match="Not converged"):
         of_two = clone(gm).set_params(n_init=2).fit(clients)
     starts = interrupted(start_run, at=3)
-    monkeypatch.setattr("skfedem._mixture.fit.start_run", starts)
+    monkeypatch.setattr("skfedem._mixture.fit_steps.start_run", starts)
     with pytest.warns(ConvergenceWarning, match="Interrupted from the keyboard after 5 rounds"):
         gm.fit(clients)
     assert_array_equal(gm.means_, of_two.means_)

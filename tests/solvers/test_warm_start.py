@@ -19,9 +19,9 @@ from skfedem import (
     FederatedMatrixImputerCV,
 )
 from skfedem._federation import Federation
-from skfedem._imputer import fit as fit_of_imputers
-from skfedem._imputer.fit import MatrixFit
-from skfedem._mixture.fit import MixtureFit
+from skfedem._imputer import fit_steps as fit_of_imputers
+from skfedem._imputer.fit_steps import MatrixFit
+from skfedem._mixture.fit_steps import MixtureFit
 from skfedem.models.mixture.gaussian_mixture import GaussianMixtureModel
 from skfedem.solvers import _loop, _state
 from watched import interrupted

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.random import sample_without_replacement
 
 from ... import _random
-from ..._federation import ClientRows, Federation, SetUp, offsets_of, owners_of
+from ..._federation import ClientRows, ClientSizes, Federation, SetUp, owners_of
 from ..._rows import take_rows
 from ..._typing import FloatArray, InitParams, IntArray
 from . import messages
@@ -294,15 +294,25 @@ def _least_squares(values: FloatArray, centers: FloatArray) -> FloatArray:
 def _rows_as_centers(model: GaussianMixtureModel, clients: SetUp, seed: int) -> FloatArray:
     """Randomly drawn rows, which are revealed to the server."""
     rng, sizes, size = np.random.RandomState(seed), clients.sizes, model.n_components
-    drawn = np.sort(sample_without_replacement(sizes.n_samples, size, random_state=rng))
-    offsets = offsets_of(sizes.lengths)
-    owners = owners_of(offsets, drawn)
-    asked, counts = np.unique(owners, return_counts=True)
+    asked, counts = np.unique(_owners_of_drawn_rows(rng, sizes, size), return_counts=True)
     parts = [
         clients.collect(random_rows, np.array([client]), int(count), seed)[0]
         for client, count in zip(asked.tolist(), counts.tolist(), strict=True)
     ]
     return np.concatenate(parts)
+
+
+def _owners_of_drawn_rows(rng: np.random.RandomState, sizes: ClientSizes, size: int) -> IntArray:
+    """Clients of ``size`` different rows: of any rows, or by weight if weights are not theirs."""
+    if np.allclose(sizes.weights, sizes.lengths / sizes.n_samples):
+        drawn = sample_without_replacement(sizes.n_samples, size, random_state=rng)
+        return owners_of(sizes.offsets, np.sort(drawn))
+    left, owners = sizes.lengths.copy(), np.empty(size, dtype=np.intp)
+    for number in range(size):
+        shares = np.where(left > 0, np.maximum(sizes.weights, np.finfo(float).tiny), 0.0)
+        owners[number] = rng.choice(len(left), p=shares / shares.sum())
+        left[owners[number]] -= 1
+    return owners
 
 
 def random_rows(rows: ClientRows, size: int, seed: int) -> list[FloatArray]:

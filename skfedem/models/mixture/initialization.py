@@ -2,7 +2,8 @@
 
 These are means and second moments of the clients, for the standard units of the model, and
 statistics of an initial assignment of rows to components (see ``assignment.py``) or of
-user-given initial values (see ``initial_parameters.py``). ``messages.py`` has what clients compute.
+user-given initial values (see ``initial_parameters.py``). What clients compute is in
+``messages.py``.
 """
 
 from __future__ import annotations
@@ -95,11 +96,14 @@ def standardised_again(
     The units are unchanged. Only two things have to be sent again: the second moment from which a
     "tied" covariance, or the domain of a known one, is computed; and moments for ``with_axes_of``.
     """
-    model = with_axes_of(model, clients)
-    second = None
-    if model.covariance_type == "tied":
-        second = _second_moment(clients, model.units.center, True)
-        second = model.units.moment_to_standard(second)
+    second, units = None, model.units
+    if model.covariance_type != "tied":
+        model = with_axes_of(model, clients)
+    else:  # one message for both
+        moment = _second_moment(clients, units.center, True)
+        if not units.has_variance.all():
+            model = replace(model, units=with_new_axes(units, moment))
+        second = model.units.moment_to_standard(moment)
     model = with_parameters(model, settings.reg_covar, initial.fixed_covariance)
     return replace(model, second_moment=second, in_stream=False)
 
