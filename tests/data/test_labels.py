@@ -254,7 +254,7 @@ NUMBERS = st.integers(-(10**6), 10**6)
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_list_and_its_labels_are_the_same_federation(data):
     n_clients = data.draw(st.integers(1, 6), "clients")

@@ -10,7 +10,7 @@ import pytest
 
 from literal_imputation import Cells, algorithm_7
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def load(path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "plot_mixed_effects_averaging.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plot_mixed_effects_averaging.py"
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from sklearn.mixture import GaussianMixture
 
 pytest.importorskip("matplotlib")
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DATA = Path(os.environ.get("SKFEDEM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 HEART = DATA / "heart_4hospitals.csv"
 
 # Tiny runs do not converge, and the scripts say that they do not mean them to.

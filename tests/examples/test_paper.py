@@ -10,7 +10,7 @@ import pytest
 from skfedem.datasets import make_fedem_mixture
 from skfedem.theory import max_step_size
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_figure_1_floor_of_fedem_and_none_of_vr_fedem(script, small, tmp_path_fa
 
 @pytest.mark.slow
 def test_participation_raises_the_floor_and_nothing_else(script, small):
-    names, printed = script("plot_slides_participation.py", "--epochs", "4", "--runs", "2")
+    names, printed = script("plot_slides_participation.py", "--epochs", "2", "--runs", "1")
     assert printed.count("times that of p = 1") == 4
     floors = {}
     for p in (0.1, 1.0):
@@ -149,7 +149,7 @@ def test_naive_fedem_stalls(script, small):
 
 @pytest.mark.slow
 def test_weights_of_vr_fedem_agree(script, small):
-    names, printed = script("plot_slides_weights.py", "--epochs", "5", "--runs", "2")
+    names, printed = script("plot_slides_weights.py", "--epochs", "2", "--runs", "2")
     assert "weight by pooled EM: 0.40" in printed
     pooled = names["fit"](small["iid"], max_iter=1000, tol=1e-12).weights_[0]
     epochs = np.arange(1, 201)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "plot_mixed_effects_hospitals.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plot_mixed_effects_hospitals.py"
 
 
 @pytest.fixture(scope="module")
