@@ -202,18 +202,20 @@ class _Handler(BaseHTTPRequestHandler):
         owner, name = self.owner, unquote(self.path[1:])
         length = self.headers.get("Content-Length", "")
         if name not in owner.server.roster:
-            self._answer(404)
+            self._answer(404, said="the roster has no such name")
         elif owner.is_tls and name != _common_name(self.connection):
-            self._answer(403)
+            self._answer(403, said="the certificate has another name")
         elif not length.isdecimal() or int(length) > owner.longest_reply():
             self._answer(413)
         else:
             request, verdict = owner.exchange(name, self.rfile.read(int(length)))
             self._answer(200, request, verdict)
 
-    def _answer(self, status: int, body: bytes = b"", verdict: str = "") -> None:
+    def _answer(
+        self, status: int, body: bytes = b"", verdict: str = "", said: str | None = None
+    ) -> None:
         self.close_connection = status != 200  # a body may be unread
-        self.send_response(status)
+        self.send_response(status, said)
         self.send_header("Content-Length", str(len(body)))
         self.send_header(_VERDICT, quote(verdict))
         self.end_headers()
@@ -261,7 +263,7 @@ def _take_part(
             request, verdict = _posted(connection, client.name, reply)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            request, say = b"", f"the server is away ({error}), trying again"
+            request, say = b"", f"no answer of the server ({error}), trying again"
         else:
             if verdict not in ("", "used", "duplicate") and not verdict.startswith("lost"):
                 say = f"reply not used: {verdict}"

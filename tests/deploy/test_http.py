@@ -224,7 +224,7 @@ def test_certificates_of_both_sides_are_checked(tmp_path, certificates):
         url = served.url.replace("127.0.0.1", "localhost")
         # Somebody with the certificate of another client.
         connection = over_http._connection(url, certificates("b"))
-        with pytest.raises(http.client.HTTPException, match="403"):
+        with pytest.raises(http.client.HTTPException, match="403 the certificate has another name"):
             over_http._posted(connection, "a", b"")
         connection.close()
         # Somebody without one.
