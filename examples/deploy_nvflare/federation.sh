@@ -6,7 +6,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 mkdir work
 cd work
 export HOME=$PWD NVFLARE_POC_WORKSPACE=$PWD/poc # NVIDIA FLARE stores settings in the home folder
-trap 'nvflare poc stop >stop.log 2>&1; kill $(jobs -p) 2>/dev/null || true; wait' EXIT
+stop() {
+    nvflare poc stop || nvflare poc stop || true # it gives up after 30 s
+    kill $(jobs -p) || true
+    wait
+}
+trap 'stop >stop.log 2>&1' EXIT
 
 # Server, sites and an administrator get certificates and startup kits.
 nvflare poc prepare -c a b c --force
