@@ -228,8 +228,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     runs that differ in noise or in their start may end in different optima.
 
     When exact rounds stop, the objective may still exceed its minimum by a relative ten to a
-    hundred times ``tol``, and by more in the cases that :doc:`/imputation` lists. With a spread of
-    Gaussian cells below 1e-4, fits stop too soon: multiply the cells and ``penalty``.
+    hundred times ``tol``, and by more in the cases that :doc:`/imputation_settings` lists. With a
+    spread of Gaussian cells below 1e-4, fits stop too soon: multiply the cells and ``penalty``.
 
     References
     ----------
