@@ -132,8 +132,11 @@ class MatrixImputation(FittedMatrix):
         return "triplets" if self._has_triplets_alone and self._are_triplets(X) else "rows"
 
     def _are_triplets(self, table: Table) -> bool:
-        """Whether a table is read as triplets: not if it only fits as a matrix."""
+        """Whether a table is read as triplets: not if its shape or names are a matrix's."""
         if not self._has_triplets or issparse(table):
+            return False
+        months = self._column_labels
+        if months is not None and is_frame(table) and list(table.columns) == list(months):
             return False
         n_columns = np.shape(table)[-1:]
         return n_columns == (3,) or n_columns != (self._shape[1],)

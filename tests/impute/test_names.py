@@ -90,3 +90,16 @@ def test_a_long_table_of_names_to_a_table_of_names():
     (filled,) = imputer.transform(counts.clients)
     assert filled.loc["pond", "2021"] == 5
     assert filled.columns.tolist() == ["2020", "2021", "2022", "2023"]
+
+
+def test_a_table_of_three_named_times_is_no_triplets():
+    sites, times = ["lake", "pond", "wood"], pd.Index(["2021", "2022", "2023"])
+    table = pd.DataFrame([[1.0, np.nan, 2], [3, 4, np.nan], [0, 1, 1]], index=sites, columns=times)
+    rows, columns = np.nonzero(table.notna().to_numpy())
+    triplets = np.column_stack([rows, columns, table.to_numpy()[rows, columns]])
+    imputer = FederatedMatrixImputer(1, family="poisson", random_state=0)
+    imputer.fit([triplets], shape=(sites, times))
+    assert_array_equal(imputer.transform([table])[0], imputer.transform([triplets])[0])
+    assert imputer.score([table]) == pytest.approx(imputer.score([triplets]), rel=1e-12)
+    with pytest.raises(ValueError, match="lake|row"):
+        imputer.transform([table.iloc[::-1]])
