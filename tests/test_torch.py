@@ -116,7 +116,7 @@ def test_threads_do_not_change_a_bit(digits, settings, threads_always_pay):
 
 def test_dropout_draws_other_units_in_each_step(digits):
     tables, targets, *_ = digits
-    network = FederatedTorchClassifier(convolutions)._new_network(64, 10, 0)
+    network = FederatedTorchClassifier(convolutions)._new_network(64, 10)
     data = tables[0][None], targets[0][None], np.full((1, len(targets[0])), 1 / len(targets[0]))
     start = network.initial(0)[None]
     assert network.is_random
@@ -176,7 +176,7 @@ def test_criteria(digits):
 
 
 def groups_of(module, kind, n_features=64, n_outputs=10):
-    network = FederatedTorchClassifier(module)._new_network(n_features, n_outputs, 0)
+    network = FederatedTorchClassifier(module)._new_network(n_features, n_outputs)
     return network, network.groups(kind)
 
 

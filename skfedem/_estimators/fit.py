@@ -15,15 +15,14 @@ from .._parameters import check_minibatches
 from .._random import seeds_of_runs
 from .._typing import FilePath, RowWeights
 from ..clients.local import clients_of
-from ..models._base import Model, Start
+from ..models._base import Start
 from ..participation import check_participation
 from ..solvers._fit_task import FitTask
-from ..solvers._from_parameters import federated_problem, options_of
-from ..solvers._loop import run
+from ..solvers._loop import Options, run
 from ..solvers._report import print_outcome, printer
 from ..solvers._resume import checkpoint_of, seed_of
 from ..solvers._state import RunState
-from ..solvers.base import Clients, Problem, Solver
+from ..solvers.base import Clients, Problem
 
 _Estimator = TypeVar("_Estimator", bound=BaseEstimator)
 
@@ -42,10 +41,8 @@ class FitSteps(Protocol):
     ids : ndarray of shape (n_clients,)
         Labels of its clients.
     rows : str
-        Plural noun for its rows.
+        Plural noun for its rows; "" if minibatches may be larger than a client.
     n_starts : int
-    solver : Solver or None
-        Solver in place of that of the parameter ``solver``.
     """
 
     @property
@@ -58,11 +55,12 @@ class FitSteps(Protocol):
     def rows(self) -> str: ...
     @property
     def n_starts(self) -> int: ...
-    @property
-    def solver(self) -> Solver | None: ...
 
-    def model(self, clients: Clients) -> Model:
-        """Model, from the first messages of the clients."""
+    def problem(self, clients: Clients) -> Problem:
+        """Problem, from the first messages of the clients."""
+
+    def options(self, problem: Problem) -> Options:
+        """Options of a run."""
 
     def start(self, problem: Problem, clients: Clients) -> Start:
         """Start of a run of the solver, which the clients have joined."""
@@ -94,8 +92,9 @@ def fit(
 ) -> _Estimator:
     """Fit an estimator; X, y and ``sample_weight`` are for its callbacks."""
     settings, federation = steps.settings, steps.federation
-    weighted = federation.sample_weight is not None
-    check_minibatches(settings, federation.lengths, steps.ids, steps.rows, weighted=weighted)
+    if steps.rows:
+        weighted = federation.sample_weight is not None
+        check_minibatches(settings, federation.lengths, steps.ids, steps.rows, weighted=weighted)
     seeds = seeds_of_runs(settings.random_state, steps.n_starts)
     task = FitTask(estimator, X, y, settings.max_iter, sample_weight, len(seeds))
     with Workers(settings.n_jobs) as workers:
@@ -123,11 +122,9 @@ def best_run(
 
     ``name`` is that of the estimator, which a checkpoint contains.
     """
-    settings = steps.settings
-    model = steps.model(clients)
-    problem = federated_problem(settings, model, clients.sizes, solver=steps.solver)
+    settings, problem = steps.settings, steps.problem(clients)
     check_participation(problem.participation, problem.sizes.n_clients)
-    criterion, n_common, best = model.criterion, len(clients.messages), None
+    criterion, n_common, best = problem.model.criterion, len(clients.messages), None
     for number, seed in enumerate(seeds):
         state = None  # frees the memory of the last one
         if settings.verbose and len(seeds) > 1:
@@ -141,7 +138,7 @@ def best_run(
             sent, received = np.subtract(clients.bits(), earlier).tolist()
             start = start.after(sent, received)
             tasks = task and task.begin_start(lambda now: steps.so_far(problem, now))
-            options = options_of(settings, own)
+            options = steps.options(own)
             checkpoint = checkpoint_of(settings, name, own, clients, options.step_size, resume_from)
             report = printer(settings.verbose, criterion)
             state = run(own, start, options, clients, report, checkpoint, tasks)
@@ -151,7 +148,8 @@ def best_run(
                 raise
             return Outcome(problem, best._replace(stopped_by="keyboard"))
         if settings.verbose:
-            print_outcome(state, criterion, judged=problem.solver.schedule is None)
+            judged = bool(criterion) and problem.solver.schedule is None
+            print_outcome(state, criterion, judged=judged)
         if best is None or is_better(*(own.criteria(criterion)[-1] for own in (state, best))):
             best = state
         if state.stopped_by == "keyboard":

@@ -24,8 +24,10 @@ from ..models.matrix.start import (
 )
 from ..models.matrix.theta import Theta
 from ..solvers._fitted_state import FittedState, continued, fitted_state, same_rows
+from ..solvers._from_parameters import federated_problem, options_of
+from ..solvers._loop import Options
 from ..solvers._state import RunState, evaluate
-from ..solvers.base import Clients, Problem, Solver
+from ..solvers.base import Clients, Problem
 from .covariates import NO_COVARIATES, GivenCovariates, read_given
 from .residuals import moments_of_fit
 from .warnings import warn_of_fit
@@ -47,14 +49,21 @@ class MatrixFit(NamedTuple):
     covariates: Covariates | None = None
     rows: str = "observed cells"
     n_starts: int = 1
-    solver: Solver | None = None
 
     @property
     def ids(self) -> NDArray[Any]:
         """Labels of the clients with observed cells."""
         return self.data.ids[self.data.observers]
 
-    def model(self, clients: Clients) -> LowRankModel:
+    def problem(self, clients: Clients) -> Problem:
+        """Problem for the model of these clients."""
+        return federated_problem(self.settings, self._model(clients), clients.sizes)
+
+    def options(self, problem: Problem) -> Options:
+        """Options of a run."""
+        return options_of(self.settings, problem)
+
+    def _model(self, clients: Clients) -> LowRankModel:
         """Model from the clients' cells, counts and margins."""
         adaptive = is_auto(self.settings.step_size)
         model = low_rank_model(self.settings, clients, self.data.shape, adaptive, self.covariates)

@@ -14,8 +14,10 @@ from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import MixedEffectsModel
 from ..models.mixed_effects.subjects import pack
 from ..solvers._fitted_state import FittedState, continued, fitted_state
+from ..solvers._from_parameters import federated_problem, options_of
+from ..solvers._loop import Options
 from ..solvers._state import RunState
-from ..solvers.base import Clients, Problem, ServerState, Solver
+from ..solvers.base import Clients, Problem, ServerState
 from .design import Design
 from .outcome import fitted_after, so_far_fitted, warn_of_fit, warn_of_small_sites
 from .records import ClientRecords
@@ -40,11 +42,16 @@ class PopulationFit(NamedTuple):
     def ids(self) -> NDArray[Any]:
         return self.data.ids
 
-    @property
-    def solver(self) -> Solver | None:
-        return solver_of(self.settings)
+    def problem(self, clients: Clients) -> Problem:
+        """Problem for the model of these subjects."""
+        model, solver = self._model(clients), solver_of(self.settings)
+        return federated_problem(self.settings, model, clients.sizes, solver=solver)
 
-    def model(self, clients: Clients) -> MixedEffectsModel:
+    def options(self, problem: Problem) -> Options:
+        """Options of a run."""
+        return options_of(self.settings, problem)
+
+    def _model(self, clients: Clients) -> MixedEffectsModel:
         """Model of these subjects."""
         settings, n_subjects = self.settings, self.federation.n_samples
         n_observations = len(self.data.subjects.response)

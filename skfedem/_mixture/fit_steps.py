@@ -29,8 +29,10 @@ from ..models.mixture.initialization import (
     start_run,
 )
 from ..solvers._fitted_state import FittedState, continued, fitted_state
+from ..solvers._from_parameters import federated_problem, options_of
+from ..solvers._loop import Options
 from ..solvers._state import RunState
-from ..solvers.base import Clients, Problem, Solver
+from ..solvers.base import Clients, Problem
 from .outcome import fitted_attributes, so_far_fitted, warn_of_fit
 
 
@@ -43,7 +45,6 @@ class MixtureFit(NamedTuple):
     initial: InitialParameters
     memory: FittedState | None
     rows: str = "rows"
-    solver: Solver | None = None
 
     @property
     def federation(self) -> Federation:
@@ -57,7 +58,15 @@ class MixtureFit(NamedTuple):
     def n_starts(self) -> int:
         return self.settings.n_init if self.memory is None else 1
 
-    def model(self, clients: Clients) -> GaussianMixtureModel:
+    def problem(self, clients: Clients) -> Problem:
+        """Problem for the model of these clients."""
+        return federated_problem(self.settings, self._model(clients), clients.sizes)
+
+    def options(self, problem: Problem) -> Options:
+        """Options of a run."""
+        return options_of(self.settings, problem)
+
+    def _model(self, clients: Clients) -> GaussianMixtureModel:
         """Model in the units of these rows, or in those of the fit that is continued."""
         settings, initial, memory = self.settings, self.initial, self.memory
         if memory is None:

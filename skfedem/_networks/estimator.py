@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import nan
 from typing import Any, Self
 
@@ -14,39 +15,18 @@ from .._data.clients import read_clients
 from .._data.features import check_columns_of_fit, features_of, store
 from .._data.tables import first_table, is_client_list
 from .._data.targets import stacked_targets, targets_of_rows
-from .._parallel import Workers
+from .._estimators.fit import fit
 from .._parameters import read_parameters, unfitted
-from .._random import seeds_of_runs
 from .._rows import LabelledRows, precision_of
 from .._typing import ClientsLike, FilePath, FloatArray, RowWeights
-from ..clients.local import LocalClients
+from ..clients.local import SetUpMessage
 from ..models._network import Network
-from ..solvers._fit_task import FitTask
-from ..solvers._fitted_state import FittedState, fitted_state
-from ..solvers._resume import seed_of
-from ..solvers._state import RunState
-from ..solvers._stream import problem_of_some
-from ..solvers.base import Clients, Problem
+from ..solvers._fitted_state import FittedState
+from .fit_steps import NetworkFit
 from .fitted import FittedNetwork
-from .outcome import (
-    history_after,
-    last_known,
-    naming_clients,
-    so_far_fitted,
-    warn_of_fit,
-)
-from .run import (
-    Scores,
-    Units,
-    first_start,
-    in_units,
-    next_start,
-    run_rounds,
-    units_of,
-    with_absent_clients,
-    with_known_clients,
-)
-from .settings import check_parameters, problem_of
+from .outcome import naming_clients
+from .run import in_units, units_of, with_known_clients
+from .settings import check_parameters
 
 Targets = Any
 """Targets of one table, or a list with those of each client."""
@@ -58,6 +38,7 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
     loss_: float
     loss_curve_: list[float]
     n_iter_: int
+    setup_messages_: list[SetUpMessage]
     sparsity_: float
     history_: dict[str, NDArray[Any]]
     n_clients_: int
@@ -145,12 +126,13 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         """Run rounds, from the start or from a memory, and set the fitted attributes."""
         self._check_own_parameters()
         check_parameters(self)
-        settings, checked = read_parameters(self), unfitted(self)
         if y is None:
             raise ValueError(
                 f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
                 "y is None. Give one for each row of X."
             )
+        settings, checked = read_parameters(self), unfitted(self)
+        settings.max_iter = n_rounds
         if memory is not None:
             check_columns_of_fit(self, X)
             validate_data(self, first_table(X), reset=False, skip_check_array=True)
@@ -164,68 +146,39 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         )
         is_classes = self._loss == "log_loss"
         y = stacked_targets(X, y, classes=is_classes, clients=clients, sample_weight=sample_weight)
-        targets, n_outputs, attributes = self._encoded(y, memory is not None)
+        targets, n_outputs, known = self._encoded(y, memory is not None)
         units = None if memory is None else self._units
         if not is_classes:
             units = units or units_of(federation, targets)
             targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
         federation = federation._replace(rows=LabelledRows(federation.rows, targets))
-        (seed,) = seeds_of_runs(settings.random_state, 1)
-        seed = seed_of(self, seed, resume_from)
-        network = self._new_network(checked.n_features_in_, n_outputs, seed)
         if in_stream:
             settings.checkpoint = None
             if memory is not None:
-                memory, federation = with_known_clients(
-                    memory, federation, ids, settings.client_weights
-                )
-        problem = problem_of(settings, network, federation.sizes, seed)
-        if in_stream:
-            problem = problem_of_some(problem, federation.sizes)
-        attributes |= features_of(checked)
-        scores = self._scores(problem, attributes, units, X_val, y_val)
-        tasks = FitTask(self, X, y, n_rounds, sample_weight)
-
-        with Workers(settings.n_jobs) as workers, naming_clients(ids):
-            local = LocalClients(federation, workers)
-            if memory is None:
-                start = first_start(problem, local, units)
-            else:
-                start = next_start(problem, local, memory, federation.totals, ids)
-            begun = tasks.begin_start(
-                lambda state: self._so_far(problem, state, attributes, ids, units)
-            )
-            name = type(self).__name__
-            state = run_rounds(
-                settings, name, problem, start, local, n_rounds, scores, begun, resume_from
-            )
-        after = fitted_state(ids, federation.totals, problem, state)
-        if in_stream and memory is not None:
-            after = with_absent_clients(after, memory)
-        history = state.history.as_dict()
-        if units is not None:
-            history["loss"] *= units.scale**2
-        if in_stream and memory is not None:
-            history = history_after(self.history_, history)
-        fitted = self._so_far(problem, state, attributes, after.ids, units)
-        fitted |= {
-            "history_": history,
-            "n_iter_": len(history["round"]) - 1,
-            "loss_curve_": history["loss"][1:].tolist(),
-            "loss_": last_known(history["loss"]),
-            "_memory": after,
-        }
-        store(self, fitted)
-        tasks.end()
-        warn_of_fit(problem, state)
-        return self
+                weights = settings.client_weights
+                memory, federation = with_known_clients(memory, federation, ids, weights)
+        steps = NetworkFit(
+            settings,
+            federation,
+            ids,
+            self._new_network(checked.n_features_in_, n_outputs),
+            self._network_attributes,
+            {**features_of(checked), **known},
+            units,
+            memory,
+            self.history_ if in_stream and memory is not None else None,
+            in_stream,
+            self._scores(X_val, y_val, len(ids)),
+        )
+        with naming_clients(ids):
+            return fit(self, steps, X, y, sample_weight, resume_from)
 
     def _check_own_parameters(self) -> None:
         """Raise TypeError or ValueError for an invalid parameter of the subclass."""
         raise NotImplementedError
 
-    def _new_network(self, n_features: int, n_outputs: int, seed: int) -> Network:
-        """Network for a fit, from validated parameters; parts that are not trained may be random.
+    def _new_network(self, n_features: int, n_outputs: int) -> Network:
+        """Network for a fit, from validated parameters.
 
         ``n_outputs`` is the number of classes, or of columns of the targets.
         """
@@ -234,25 +187,6 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
     def _network_attributes(self, network: Any, centres: FloatArray) -> dict[str, Any]:
         """Fitted attributes of the network for the parameters of its models, (n_models, d)."""
         raise NotImplementedError
-
-    def _so_far(
-        self,
-        problem: Problem,
-        state: RunState,
-        attributes: dict[str, Any],
-        ids: NDArray[Any],
-        units: Units | None,
-    ) -> dict[str, Any]:
-        """Fitted attributes after a round, and those that were known before the first one."""
-        network, shared = problem.model.network, state.server.statistics
-        centres = shared.weights
-        if units is not None:
-            centres = network.with_outputs_in(centres, units.mean, units.scale)
-        return {
-            **self._network_attributes(network, centres),
-            **so_far_fitted(problem, shared, ids, units),
-            **attributes,
-        }
 
     def _encoded(
         self, y: NDArray[Any], continued: bool
@@ -267,32 +201,24 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         return getattr(self, "_memory", None)
 
     def _scores(
-        self,
-        problem: Problem,
-        attributes: dict[str, Any],
-        units: Units | None,
-        X_val: Any,
-        y_val: Targets,
-    ) -> Scores | None:
-        """Function for the scores on validation data; None without."""
+        self, X_val: Any, y_val: Targets, n_clients: int
+    ) -> Callable[[dict[str, Any]], dict[str, float]] | None:
+        """Scores on validation data of a model with given attributes; None without."""
         if X_val is None:
             return None
-        targets_of_rows(
-            X_val, y_val, classes=self._loss == "log_loss"
-        )  # raises for what does not match
-        n_clients, totals = problem.sizes.n_clients, problem.sizes.lengths
-        by_client = is_client_list(X_val) and problem.model.keep_local
+        # Raises for what does not match.
+        targets_of_rows(X_val, y_val, classes=self._loss == "log_loss")
+        by_client = is_client_list(X_val) and self.keep_local
         if by_client and len(X_val) != n_clients:
             raise ValueError(
                 f"Expected validation data of the {n_clients} clients of X, got a list of "
                 f"{len(X_val)} tables. Give one for each, or one table."
             )
 
-        def scores(state: RunState, clients: Clients) -> dict[str, float]:
-            model, numbers = unfitted(self), np.arange(n_clients)
-            state = state._replace(clients=clients.save())
-            memory = fitted_state(numbers, totals, problem, state)
-            store(model, self._so_far(problem, state, attributes, numbers, units), _memory=memory)
+        def scores(fitted: dict[str, Any]) -> dict[str, float]:
+            numbers = np.arange(n_clients)
+            model, memory = unfitted(self), fitted["_memory"]._replace(ids=numbers)
+            store(model, {**fitted, "_memory": memory})
             own = model._mean_own_score(X_val, y_val) if by_client else nan
             return {"score": model.score(X_val, y_val), "local_score": own}
 

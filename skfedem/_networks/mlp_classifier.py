@@ -122,6 +122,9 @@ class FederatedMLPClassifier(NetworkClassifier, FederatedMLP):
         validation data: of the global model, and the mean over clients of their own models'
         scores), ``n_active``, ``uplink_bits`` and ``downlink_bits`` (of all clients together;
         numbers have 32 bits). Values that were not evaluated are NaN.
+    setup_messages_ : list of SetUpMessage
+        What clients sent and received before the rounds of the last call: the name of each message,
+        the number of clients, and all their bits up and down; see :doc:`/what_leaves_a_client`.
     n_layers_, n_outputs_ : int
         Number of layers, including that of the features, and of outputs.
     out_activation_ : str

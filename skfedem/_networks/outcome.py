@@ -12,25 +12,10 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from .._messages import label_repr, warn
-from ..priors import Shared
 from ..solvers._report import warn_interrupted
 from ..solvers._state import RunState
 from ..solvers.base import Problem
-from ..solvers.hard_em import DivergedError, sparsity
-from .run import Units
-
-
-def so_far_fitted(
-    problem: Problem, shared: Shared, ids: NDArray[Any], units: Units | None
-) -> dict[str, Any]:
-    """Fitted attributes after a round, without those of the network."""
-    return {
-        "sparsity_": sparsity(problem.model.prior, shared),
-        "n_clients_": len(ids),
-        "client_ids_": ids.copy(),
-        "_memory": None,
-        "_units": units,
-    }
+from ..solvers.hard_em import DivergedError
 
 
 def history_after(

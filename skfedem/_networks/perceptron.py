@@ -107,7 +107,7 @@ class FederatedMLP(FederatedNetwork):
         sizes = self.hidden_layer_sizes
         return tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
 
-    def _new_network(self, n_features: int, n_outputs: int, seed: int) -> Perceptron:
+    def _new_network(self, n_features: int, n_outputs: int) -> Perceptron:
         if self._loss == "log_loss" and n_outputs == 2:
             n_outputs = 1
         sizes = (n_features, *map(int, self._hidden_sizes()), n_outputs)

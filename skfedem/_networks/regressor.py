@@ -21,19 +21,12 @@ Answer = Any
 class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
     """Neural network regressor fitted to the rows of several clients without pooling them.
 
-    In each round, clients train parameters of their own by minibatch gradient descent, and the
-    server combines them. This is hard EM for a hierarchical model [1]_, whose prior of a client's
-    parameters decides what the algorithm is: a Gaussian prior gives FedAvg and FedProx, a Laplace
-    prior the median, a mixture an ensemble of models, and a spike-and-slab prior FedSparse, which
-    learns to prune. With ``control_variates=True``, gradients are corrected by SCAFFOLD [2]_.
+    Algorithms, priors and parameters are those of ``FederatedMLPClassifier``; the loss is half the
+    squared error.
 
     Targets are centred and scaled before they are learned, by their federated mean and variance, so
     that the learning rate does not depend on their units; attributes and losses are in those of the
     targets, but ``alpha`` is not.
-
-    The clients are simulated on this machine: their messages are computed and counted, not sent.
-    Parameters that a client trained on its rows are not private. A fitted estimator, and any pickle
-    of it, contains each client's own model.
 
     Read more in :doc:`/perceptron`.
 
@@ -54,22 +47,17 @@ class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
 
     Attributes
     ----------
-    coefs_, intercepts_, sparsity_, loss_, loss_curve_, n_iter_, history_, n_layers_, n_outputs_
+    coefs_, intercepts_, sparsity_, loss_, loss_curve_, n_iter_, history_, n_layers_
         As in ``FederatedMLPClassifier``.
-    out_activation_, n_clients_, client_ids_, n_features_in_, feature_names_in_
+    setup_messages_, n_outputs_, out_activation_, n_clients_, client_ids_, n_features_in_
+        As in ``FederatedMLPClassifier``.
+    feature_names_in_
         As in ``FederatedMLPClassifier``.
 
     See Also
     --------
     skfedem.priors : Priors, and how to write another.
     sklearn.neural_network.MLPRegressor : The same networks on pooled rows.
-
-    References
-    ----------
-    .. [1] C. Louizos, M. Reisser, J. Soriaga and M. Welling, "An Expectation-Maximization
-       perspective on federated learning", 2021.
-    .. [2] S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich and A. T. Suresh, "SCAFFOLD:
-       Stochastic controlled averaging for federated learning", ICML 2020 (option II).
 
     Examples
     --------

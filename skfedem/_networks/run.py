@@ -1,26 +1,19 @@
-"""Runs of a federated network: their start, new or continued, and their rounds."""
+"""Starts of runs of a federated network, new or continued, and the clients of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._federation import Federation, weights_of_clients
-from .._typing import FilePath, FloatArray
+from .._typing import FloatArray
+from ..clients.local import SetUpMessage
 from ..models._base import Start
-from ..solvers._fit_task import FitTask
 from ..solvers._fitted_state import FittedState, continued, joined, positions_among
-from ..solvers._loop import Options, run
-from ..solvers._resume import checkpoint_of
-from ..solvers._state import RunState
 from ..solvers.base import Clients, Problem
 from ..solvers.hard_em import start_at
-
-Scores = Callable[[RunState, Clients], dict[str, float]]
-"""Columns ``score`` and ``local_score`` of the history."""
 
 
 class Units(NamedTuple):
@@ -51,19 +44,21 @@ def in_units(targets: FloatArray, units: Units) -> FloatArray:
 
 def first_start(problem: Problem, clients: Clients, units: Units | None) -> Start:
     """Start of a new run, for which clients have sent what their units take."""
-    clients.join(problem.solver, problem.task)
     model, seed = problem.model, problem.task.seed
     centres = np.tile(model.network.initial(seed), (model.prior.n_models, 1))
+    if units is None:
+        return start_at(model, centres)
     # A sum for each output, and a sum of squares; the mean and the scale come back.
-    n_bits = 0 if units is None else 32 * (len(units.mean) + 1) * problem.sizes.n_clients
-    return start_at(model, centres).after(n_bits, n_bits)
+    n_clients = problem.sizes.n_clients
+    n_bits = 32 * (len(units.mean) + 1) * n_clients
+    clients.messages.append(SetUpMessage("units_of_targets", n_clients, n_bits, n_bits))
+    return start_at(model, centres)
 
 
 def next_start(
     problem: Problem, clients: Clients, memory: FittedState, totals: Any, ids: NDArray[Any]
 ) -> Start:
     """Start of a run that continues another one, for the clients with these labels."""
-    clients.join(problem.solver, problem.task)
     shared, model = memory.server.statistics, problem.model
     if shared.weights.shape != (model.prior.n_models, model.n_statistics):
         raise ValueError(
@@ -111,34 +106,3 @@ def with_absent_clients(after: FittedState, memory: FittedState) -> FittedState:
         controls=merged(memory.controls, after.controls),
         states=type(after.states)(*map(merged, memory.states, after.states)),
     )
-
-
-def run_rounds(
-    settings: Any,
-    name: str,
-    problem: Problem,
-    start: Start,
-    clients: Clients,
-    n_rounds: int,
-    scores: Scores | None,
-    tasks: FitTask | None,
-    resume_from: FilePath | None = None,
-) -> RunState:
-    """Run up to a number of rounds; ``name`` is that of the estimator."""
-    options = Options(
-        step_size=lambda round_number: 1.0,
-        control_init="zeros",
-        max_iter=n_rounds,
-        eval_every=settings.eval_every,
-        evaluate=scores,
-    )
-    checkpoint = checkpoint_of(settings, name, problem, clients, options.step_size, resume_from)
-
-    def report(row: dict[str, float]) -> None:
-        if settings.verbose > 1 or (settings.verbose and row["round"] % 10 == 0):
-            pruned = f", sparsity {row['sparsity']:.2f}" if row["sparsity"] else ""
-            print(
-                f"  Round {row['round']}: epoch {row['epoch']:.1f}, loss {row['loss']:.6g}{pruned}"
-            )
-
-    return run(problem, start, options, clients, report, checkpoint, tasks)

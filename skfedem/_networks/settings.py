@@ -135,7 +135,7 @@ def prior_of(estimator: Any) -> Prior:
     )
 
 
-def problem_of(settings: Any, network: Network, sizes: ClientSizes, seed: int) -> Problem:
+def problem_of(settings: Any, network: Network, sizes: ClientSizes) -> Problem:
     """Problem of a fit with the parameters of an estimator."""
     model = HierarchicalModel(
         network,
@@ -155,7 +155,6 @@ def problem_of(settings: Any, network: Network, sizes: ClientSizes, seed: int) -
         control_step,
         has_controls=model.control_variates or control_step > 0,
         batch_size=settings.batch_size,
-        seed=seed,
     )
     return Problem(
         task,

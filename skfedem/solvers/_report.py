@@ -21,6 +21,15 @@ from .base import Problem
 _SMALL_SHARE = 0.1
 
 
+# Columns of the history that are printed, if the solver has them.
+_PRINTED = {
+    "step_size": "step size {:.3g}",
+    "field_sq_norm": "squared norm of the field {:.3g}",
+    "loss": "loss {:.6g}",
+    "sparsity": "sparsity {:.2f}",
+}
+
+
 def printer(verbose: int, criterion: str) -> Callable[[dict[str, float]], None]:
     """Function that prints rows of the history, as often as ``verbose`` requires.
 
@@ -29,9 +38,10 @@ def printer(verbose: int, criterion: str) -> Callable[[dict[str, float]], None]:
 
     def print_row(row: dict[str, float]) -> None:
         if verbose > 1 or (verbose and row["round"] % 10 == 0):
-            parts = ["epoch {epoch:.1f}, step size {step_size:.3g}".format(**row)]
-            if not isnan(row["field_sq_norm"]):
-                parts.append(f"squared norm of the field {row['field_sq_norm']:.3g}")
+            parts = [f"epoch {row['epoch']:.1f}"]
+            values = {name: row.get(name, np.nan) for name in _PRINTED}
+            values["sparsity"] = values["sparsity"] or np.nan  # not worth a word
+            parts += [_PRINTED[name].format(x) for name, x in values.items() if not isnan(x)]
             when = " before it" if "criterion_before" in row else ""
             value = row.get("criterion_before", row.get(criterion, np.nan))
             if not isnan(value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from inspect import signature
 from typing import Any, Self
 
@@ -15,7 +16,6 @@ from .._networks.classifier import NetworkClassifier
 from .._networks.mlp_classifier import FederatedMLPClassifier
 from .._optional import check_installed
 from .._parameters import is_auto
-from .._random import INITIALISATION, generator
 from .._typing import FloatArray
 from ._network import TorchNetwork
 
@@ -50,9 +50,10 @@ class FederatedTorchClassifier(NetworkClassifier):
     ----------
     module : type, callable or torch.nn.Module
         Class or function that makes the module, from the parameters ``module__*``; it starts with
-        random parameters, which follow from ``random_state``. Or a module, which is copied, and
-        starts with its own parameters. It maps rows (n_rows, n_features) to outputs (n_rows,
-        n_classes), also for two classes. A module for images begins with ``torch.nn.Unflatten``.
+        random parameters, which follow from ``random_state`` if they require gradients. Or a
+        module, which is copied, and starts with its own parameters. It maps rows (n_rows,
+        n_features) to outputs (n_rows, n_classes), also for two classes. A module for images begins
+        with ``torch.nn.Unflatten``.
     criterion : type, callable, torch.nn.Module or None, default=None
         Class or function that makes the criterion, from ``reduction="none"`` and the parameters
         ``criterion__*``, or a criterion, which gives the loss of each row; None for
@@ -73,7 +74,7 @@ class FederatedTorchClassifier(NetworkClassifier):
         The criterion.
     classes_, sparsity_, loss_, loss_curve_, n_iter_, history_
         As in ``FederatedMLPClassifier``.
-    n_clients_, client_ids_, n_features_in_, feature_names_in_
+    setup_messages_, n_clients_, client_ids_, n_features_in_, feature_names_in_
         As in ``FederatedMLPClassifier``.
 
     See Also
@@ -174,38 +175,18 @@ class FederatedTorchClassifier(NetworkClassifier):
             )
         _device_of(self.device)
 
-    def _new_network(self, n_features: int, n_outputs: int, seed: int) -> TorchNetwork:
+    def _new_network(self, n_features: int, n_outputs: int) -> TorchNetwork:
         import torch
 
-        with torch.random.fork_rng([]):
-            torch.manual_seed(int(generator(seed, INITIALISATION).integers(2**62)))
-            module = self._made("module")
-        if self.criterion is None:
-            criterion = torch.nn.CrossEntropyLoss(reduction="none", **self._given("criterion"))
-        else:
-            criterion = self._made("criterion", reduction="none")
-        return TorchNetwork(module, criterion, n_features, n_outputs, _device_of(self.device))
+        criterion = torch.nn.CrossEntropyLoss if self.criterion is None else self.criterion
+        criterion = made("criterion", criterion, self._given("criterion"), reduction="none")
+        make = partial(made, "module", self.module, self._given("module"))
+        return TorchNetwork(make, criterion, n_features, n_outputs, _device_of(self.device))
 
     def _given(self, name: str) -> dict[str, Any]:
         """Parameters ``name__*``, without the prefix."""
         prefix = f"{name}__"
         return {k.removeprefix(prefix): v for k, v in vars(self).items() if k.startswith(prefix)}
-
-    def _made(self, name: str, **fixed: Any) -> Any:
-        """Module of a parameter: a copy of the one that is given, or a new one."""
-        import torch
-
-        value, given = getattr(self, name), self._given(name)
-        if not isinstance(value, torch.nn.Module):
-            value = value(**fixed, **given)
-        elif given:
-            raise ValueError(
-                f"Expected {name} to be a class with parameters {name}__*, got an object and "
-                f"{sorted(given)}. Give the class, or set them in the object."
-            )
-        if not isinstance(value, torch.nn.Module):
-            raise TypeError(f"Expected {name} to make a torch.nn.Module, got {repr_of(value)}.")
-        return deepcopy(value)
 
     def _network_attributes(self, network: TorchNetwork, centres: FloatArray) -> dict[str, Any]:
         import torch
@@ -221,13 +202,31 @@ class FederatedTorchClassifier(NetworkClassifier):
         modules = [*module] if isinstance(module, torch.nn.ModuleList) else [module]
         sizes = self.n_features_in_, len(self.classes_)
         networks = [
-            TorchNetwork(own, self.criterion_, *sizes, _device_of(self.device)) for own in modules
+            TorchNetwork(partial(deepcopy, own), self.criterion_, *sizes, _device_of(self.device))
+            for own in modules
         ]
         return networks[0], np.stack([own.initial(0) for own in networks])
 
 
 def _is_known(name: str) -> bool:
     return name in _SHARED or name.startswith(_PREFIXES)
+
+
+def made(name: str, value: Any, given: dict[str, Any], **fixed: Any) -> Any:
+    """Module of the parameter of this name: a copy of the one that is given, or a new one."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        if given:
+            raise ValueError(
+                f"Expected {name} to be a class with parameters {name}__*, got an object and "
+                f"{sorted(given)}. Give the class, or set them in the object."
+            )
+        return deepcopy(value)
+    module = value(**fixed, **given)
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"Expected {name} to make a torch.nn.Module, got {repr_of(module)}.")
+    return module
 
 
 def _device_of(device: Any) -> Any:

@@ -5,7 +5,7 @@ torch is imported inside functions only, as it is not always installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from threading import Lock, local
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import softmax
 
+from .._random import INITIALISATION, generator
 from .._typing import FloatArray
 from ..models._network import Array, Groups
 from ._layers import Layers, groups_of, places_of, set_parameters, trainable, type_of
@@ -33,8 +34,9 @@ class TorchNetwork:
 
     Parameters
     ----------
-    module : torch.nn.Module
-        Maps rows (n_rows, n_features) to outputs (n_rows, n_outputs).
+    make : callable
+        Makes the module, with random parameters or always the same. It maps rows (n_rows,
+        n_features) to outputs (n_rows, n_outputs).
     criterion : torch.nn.Module
         Maps outputs and numbers of classes to the loss of each row.
     n_features, n_outputs : int
@@ -48,13 +50,25 @@ class TorchNetwork:
     """
 
     def __init__(
-        self, module: Any, criterion: Any, n_features: int, n_outputs: int, device: Any
+        self,
+        make: Callable[[], Any],
+        criterion: Any,
+        n_features: int,
+        n_outputs: int,
+        device: Any,
     ) -> None:
-        self.module, self.criterion, self.device = module, criterion, device
-        self.n_features = n_features
-        trial = tried(module, criterion, n_features, n_outputs)
+        self.make, self.criterion, self.device = make, criterion, device
+        self.module = self._made(0)
+        trial = tried(self.module, criterion, n_features, n_outputs)
         self.is_random, self.n_activations = trial.is_random, trial.n_activations
-        self._layers, self._threads = Layers(module, trial.layers, n_features), local()
+        self._layers, self._threads = Layers(self.module, trial.layers, n_features), local()
+
+    def _made(self, seed: int) -> Any:
+        import torch
+
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            return self.make()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_threads"}
@@ -73,8 +87,9 @@ class TorchNetwork:
         return len(self._layers.names) > 1
 
     def initial(self, seed: int) -> FloatArray:
-        """Parameters of the module, whatever the seed."""
-        flat = [own.detach().cpu().numpy().ravel() for own in trainable(self.module)]
+        """Parameters of a new module."""
+        module = self._made(int(generator(seed, INITIALISATION).integers(2**62)))
+        flat = [own.detach().cpu().numpy().ravel() for own in trainable(module)]
         return np.concatenate(flat, dtype=np.float64)
 
     def module_with(self, parameters: FloatArray) -> Any:
