@@ -17,6 +17,7 @@ import numpy as np
 
 from skfedem._federation import ClientRows, ClientSizes
 from skfedem._history import FLOAT_BITS
+from skfedem._imputer.residuals import pearson_products
 from skfedem._parallel import single_threaded_libraries
 from skfedem._serialization import from_bytes, to_bytes
 from skfedem.clients.group import client_half, decoded, encoded
@@ -54,6 +55,7 @@ SET_UP = {
         matrix.log_base_measure,
         matrix.row_sums,
         matrix.column_sums,
+        pearson_products,
         moments.counts,
         moments.counts_and_sums,
         moments.centred_sums,
@@ -228,10 +230,11 @@ class PipeClients:
         """Messages of some clients, one by one."""
         return [own for (own,) in self.set_up(message, arguments, clients.tolist())]
 
-    def tell(self, name, n_numbers, n_clients=None):
-        """Count numbers that clients receive."""
+    def tell(self, name, n_numbers, n_clients=None, n_sent=0):
+        """Count numbers that clients receive, and have sent."""
         n_clients = len(self.federations) if n_clients is None else n_clients
-        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
+        bits = FLOAT_BITS * n_clients
+        self.messages.append(SetUpMessage(name, n_clients, bits * n_sent, bits * n_numbers))
 
     def bits(self, first=0):
         """Bits that clients sent and received so far."""

@@ -193,8 +193,10 @@ class SetUp(Protocol):
     ) -> Any:
         """Messages of all clients in order, as one array or a tuple of arrays."""
 
-    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
-        """Count numbers that all clients, or so many, receive."""
+    def tell(
+        self, name: str, n_numbers: int, n_clients: int | None = None, n_sent: int = 0
+    ) -> None:
+        """Count numbers that all clients, or so many, receive, and those that each has sent."""
 
     @property
     def messages(self) -> list[Any]:
@@ -215,15 +217,31 @@ class Elsewhere:
         Labels of the clients.
     columns : list of str or int
         Names of the features, or their number if they have none.
+    federation : Federation or None
+        The clients without their rows, if reading does more than to stack rows.
     """
 
     lengths: IntArray
     ids: NDArray[Any]
     columns: list[str] | int
+    federation: Any = None
 
     def clients(self, weights: FloatArray) -> Any:
         """``Clients`` of a fit, with these weights."""
         raise NotImplementedError
+
+    def read(self) -> Any:
+        """What reading tables would have returned, without their rows.
+
+        Raises
+        ------
+        TypeError
+            If the fit needs more than rows of features.
+        """
+        raise TypeError(
+            f"Expected tables of the clients, got {type(self).__name__}, which has rows of "
+            "features. Give tables, or another estimator."
+        )
 
     def check_finite(self, *, allow_nan: bool) -> None:
         """Raise if values are missing, unless the clients themselves see to it."""

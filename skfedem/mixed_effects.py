@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._estimators.fit import fit
+from ._federation import Elsewhere
 from ._mixed_effects.design import design_again, design_of
 from ._mixed_effects.fit_steps import PopulationFit, federation_of
 from ._mixed_effects.fitted import FittedMixedEffects
@@ -384,7 +385,10 @@ class FederatedNonlinearMixedEffects(CallbackSupportMixin, FittedMixedEffects):
         if memory is not None:
             design = design_again(design, self._design)
         data = read_clients(X, clients, design)
-        federation = federation_of(data, self.client_weights)
+        if isinstance(X, Elsewhere):
+            federation = X.federation
+        else:
+            federation = federation_of(data, self.client_weights)
         theta = getattr(self, "_theta", None)
         steps = PopulationFit(settings, design, data, federation, memory, theta)
         return fit(self, steps, X, y, resume_from=resume_from)

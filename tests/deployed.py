@@ -76,4 +76,4 @@ class Deployment:
 
     def controls(self):
         """V_i as the clients have them on their disks."""
-        return np.array([self.client(name)._held.controls[0] for name in self.tables])
+        return np.concatenate([self.client(name)._held.controls for name in self.tables])

@@ -11,7 +11,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from .._federation import MOST_CLIENTS, client_groups, offsets_of
+from .._federation import MOST_CLIENTS, Elsewhere, client_groups, offsets_of
 from .._messages import plural
 from .._parameters import check_choice
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
@@ -56,6 +56,7 @@ class CellData(NamedTuple):
     origin: float
     n_observations: FloatArray  # of each cell
     log_effort: FloatArray | None  # of all observations, if they have one and are requested
+    sums: FloatArray  # of each client's observations
 
     @property
     def observers(self) -> IntArray:
@@ -72,15 +73,21 @@ def read_cells(
     family: Family,
     keep_observations: bool = False,
     offset: Any = None,
+    origin: float | None = None,
 ) -> CellData:
     """Validate training data; set ``n_features_in_`` and ``feature_names_in_``.
 
-    Arguments are those of ``fit``; ``keep_observations`` is for cross-validation. A client in a
+    Arguments are those of ``fit``; ``keep_observations`` is for cross-validation, and ``origin``
+    that of all clients, for one of them. A client in a
     list is a matrix with missing cells, a 3-D array (observers, sites, months), or a sparse matrix
     whose stored entries (including zeros) are the observations; with ``shape``, dense 2-D arrays
     are triplets. Errors name the client and the cell.
     """
     sizes = sizes_of_shape(shape)
+    if isinstance(X, Elsewhere):
+        data: CellData = X.read()
+        _check_features(estimator, named_table(labels_of_shape(shape)[1]), sizes[1], reset=True)
+        return data
     named = None  # table whose columns name the features
     rows, missing = estimator.rows, marker(estimator.missing_values)
     hint = "'disjoint' is for clients that each have rows of their own."
@@ -111,8 +118,22 @@ def read_cells(
             "what marks missing cells (missing_values)."
         )
     from_mean = estimator.effects != "none" and family.name == "gaussian"
-    origin = float(observations.values.mean()) if from_mean else 0.0
+    if origin is None:
+        origin = mean_of_sums(_sums(observations), len(observations.values)) if from_mean else 0.0
     return _merged(observations, family, origin, keep_observations)
+
+
+def mean_of_sums(sums: FloatArray, n_observations: int | float) -> float:
+    """Origin of Gaussian cells, from the sums that clients send."""
+    return float(sums.sum() / n_observations)
+
+
+def _sums(observations: Observations) -> FloatArray:
+    """Sum of each client's observations, one by one."""
+    offsets = observations.offsets
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    sums: Any = np.bincount(owners, observations.values, len(offsets) - 1)
+    return sums
 
 
 def read_matrix(
@@ -244,6 +265,7 @@ def _merged(
         origin=origin,
         n_observations=n_observations,
         log_effort=kept_parts[1] if has_effort else None,
+        sums=_sums(observations),
     )
 
 

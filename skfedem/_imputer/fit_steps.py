@@ -12,7 +12,7 @@ from .._data.frame_labels import fit_labels, labels_of_shape
 from .._data.matrices import holds_clients
 from .._federation import Federation
 from .._parameters import is_auto
-from .._typing import IntArray, MatricesLike, Shape
+from .._typing import MatricesLike, Shape
 from ..models._base import Start
 from ..models.matrix.covariates import Covariates
 from ..models.matrix.low_rank import LowRankModel
@@ -65,6 +65,8 @@ class MatrixFit(NamedTuple):
 
     def _model(self, clients: Clients) -> LowRankModel:
         """Model from the clients' cells, counts and margins."""
+        # Σ y and Σ N of each client determine the origin and the weights.
+        clients.tell("origin", 1, n_sent=3)
         adaptive = is_auto(self.settings.step_size)
         model = low_rank_model(self.settings, clients, self.data.shape, adaptive, self.covariates)
         if is_auto(self.settings.penalty) and model.pooled.rank:
@@ -87,13 +89,15 @@ class MatrixFit(NamedTuple):
         """Fitted attributes after a round."""
         server, origin = state.server, self.data.origin  # to which its θ is relative
         model: Any = problem.model  # a LowRankModel
-        penalty = float(model.pooled.penalty)
+        penalty, support = float(model.pooled.penalty), model.pooled.support
         effects, low_rank, _ = server.parameters.natural  # copied: the memory keeps them
         return {
             **self.known,
             **self.known["_covariates"].attributes(effects.coefficients),
             "penalty_": penalty,
             "_fitted_penalty": penalty,
+            "unobserved_rows_": np.flatnonzero(~support.is_observed[0]),
+            "unobserved_columns_": np.flatnonzero(~support.is_observed[1]),
             "intercept_": float(effects.intercept) + origin,
             "row_effects_": effects.rows.copy(),
             "column_effects_": effects.columns.copy(),
@@ -115,7 +119,7 @@ class MatrixFit(NamedTuple):
             totals, digest = self.federation.totals, clients.fingerprint()
             memory = fitted_state(self.ids, totals, problem, state, digest)
         model: Any = problem.model  # a LowRankModel
-        residuals = moments_of_fit(clients, model, state.server.statistics)
+        residuals = moments_of_fit(clients, model, state.server)
         return {
             **self.so_far(problem, state),
             "dispersion_": residuals.dispersion,
@@ -123,7 +127,7 @@ class MatrixFit(NamedTuple):
             "objective_": float(objective),
             "converged_": state.converged,
             "history_": {**state.history.as_dict(), "singular_values": np.array(state.trace)},
-            "client_drift_": self._drift(state),
+            "client_drift_": self._drift(model, state),
             "_stopped_by": state.stopped_by,
             "_memory": memory,
         }
@@ -132,13 +136,13 @@ class MatrixFit(NamedTuple):
         """Give the warnings that apply to this fit."""
         warn_of_fit(self.settings, self.X, self.data, fitted, problem, state)
 
-    def _drift(self, state: RunState) -> NDArray[np.float64]:
+    def _drift(self, model: LowRankModel, state: RunState) -> NDArray[np.float64]:
         """Root mean square of the residuals of each client, from its control variate."""
         drift = np.zeros(len(self.data.ids))
         assert state.clients is not None  # the run has ended
         if state.clients["controls"].size:
             # Divided by the number of visits, so that many visits alone do not look like drift.
-            squares = state.clients["controls"] ** 2 / self.data.counts
+            squares = state.clients["controls"] ** 2 / model.numbers
             sums = np.add.reduceat(squares, self.federation.offsets[:-1])
             drift[self.data.observers] = np.sqrt(self.federation.lengths * sums)
         return drift
@@ -165,8 +169,6 @@ def known_attributes(
         "n_clients_": len(data.ids),
         "client_ids_": data.ids,
         "row_offsets_": data.row_offsets,
-        "unobserved_rows_": _absent(data.rows, data.shape[0]),
-        "unobserved_columns_": _absent(data.columns, data.shape[1]),
         # Parameters of this fit, which set_params may change later.
         "_fitted_family": settings.family,
         "_fitted_effects": settings.effects,
@@ -180,8 +182,3 @@ def known_attributes(
         "_row_labels": labels[0],
         "_column_labels": labels[1],
     }
-
-
-def _absent(numbers: IntArray, size: int) -> IntArray:
-    """Numbers below a size that do not occur."""
-    return np.flatnonzero(np.bincount(numbers, minlength=size) == 0)

@@ -13,7 +13,7 @@ from .._typing import BoolArray, FloatArray, IntArray
 from ..models.matrix import messages
 from ..models.matrix.degrees_of_freedom import effective_parameters
 from ..models.matrix.families import Family
-from ..models.matrix.low_rank import LowRankModel, ServerIterate
+from ..models.matrix.low_rank import LowRankModel, NaturalParameters
 from ..models.matrix.pooled import Margins, Support
 from ..models.matrix.start import observed_support
 from ..models.matrix.theta import Cells
@@ -71,10 +71,33 @@ def residual_products(
     (n_clients, 4).
     """
     cells, own = own_cells(rows, observed)
-    kept, n_clients = observed.is_kept[own], len(rows.clients)
-    clients = np.repeat(np.arange(n_clients), rows.federation.lengths_of(rows.clients))[kept]
-    cells, own = cells.take(kept), own[kept]
-    residuals = np.sqrt(cells.counts / variances[own]) * (cells.values - means[own])
+    return _products(rows, cells, means[own], variances[own], observed.is_kept[own])
+
+
+def pearson_products(
+    rows: ClientRows,
+    model: LowRankModel,
+    parameters: NaturalParameters,
+    kept_rows: BoolArray,
+    kept_columns: BoolArray,
+) -> FloatArray:
+    """The same of a fit, in the cells of some rows and columns."""
+    federation, clients, _ = rows
+    cells = federation.rows.take(row_indices(federation.offsets, clients))
+    natural = model.kept_natural(federation, parameters.natural, clients)
+    family = model.pooled.family
+    is_kept = kept_rows[cells.rows] & kept_columns[cells.columns]
+    return _products(rows, cells, family.mean(natural), family.variance(natural), is_kept)
+
+
+def _products(
+    rows: ClientRows, cells: Cells, means: FloatArray, variances: FloatArray, is_kept: BoolArray
+) -> FloatArray:
+    """Sums of ``residual_products``, with mean and variance of each cell."""
+    n_clients = len(rows.clients)
+    clients = np.repeat(np.arange(n_clients), rows.federation.lengths_of(rows.clients))[is_kept]
+    cells, means, variances = cells.take(is_kept), means[is_kept], variances[is_kept]
+    residuals = np.sqrt(cells.counts / variances) * (cells.values - means)
     follows = (np.diff(cells.columns) == 1) & (np.diff(cells.rows) == 0) & (np.diff(clients) == 0)
     products, pairs = (residuals[1:] * residuals[:-1])[follows], clients[1:][follows]
     sums = (
@@ -120,9 +143,12 @@ def pearson_moments(
     the correlation is the mean product of neighbours over the dispersion, 0 without neighbours.
     """
     means, variances = family.mean(natural), family.variance(natural)
-    squares, n_cells, products, n_products = clients.sum(
-        residual_products, observed, means, variances
-    )
+    sums = clients.sum(residual_products, observed, means, variances)
+    return _moments(sums, n_parameters)
+
+
+def _moments(sums: FloatArray, n_parameters: float) -> Residuals:
+    squares, n_cells, products, n_products = sums
     n_degrees = n_cells - n_parameters
     dispersion = squares / n_degrees if n_degrees > 0 else np.nan
     correlation = products / n_products / dispersion if n_products and dispersion > 0 else 0.0
@@ -130,20 +156,22 @@ def pearson_moments(
     return Residuals(float(dispersion), float(np.clip(correlation, -limit, limit)))
 
 
-def moments_of_fit(clients: SetUp, model: LowRankModel, fit: ServerIterate) -> Residuals:
+def moments_of_fit(clients: SetUp, model: LowRankModel, server: Any) -> Residuals:
     """Dispersion and serial correlation of a fit.
 
     Parameters beside effects alone are an effective number. If there are too many to find it, they
     are counted as if none was penalised.
     """
-    pooled, iterate = model.pooled, fit.iterate
-    natural, n_factors = iterate.theta, len(iterate.low_rank.singular_values)
+    pooled, fit = model.pooled, server.statistics
+    iterate = fit.iterate
+    n_factors = len(iterate.low_rank.singular_values)
     support, effects = pooled.support, pooled.effects
     is_kept = np.ones(len(support.counts), dtype=bool)
     if effects == "both":
         is_kept = kept_cells(support, pooled.margins, pooled.family)
-    observed = Observed(support, model.positions, is_kept)
-    n_rows, n_columns = (int(own.sum()) for own in with_cells(observed))
+    # A cell is kept if its row and its column are.
+    kept = with_cells(Observed(support, model.positions, is_kept))
+    n_rows, n_columns = (int(own.sum()) for own in kept)
     n_parameters: float = int(effects != "none") + n_factors * (n_rows + n_columns - n_factors)
     n_parameters += (n_rows - 1) * (effects in ("both", "rows"))
     n_parameters += (n_columns - 1) * (effects in ("both", "columns"))
@@ -152,7 +180,9 @@ def moments_of_fit(clients: SetUp, model: LowRankModel, fit: ServerIterate) -> R
     if n_factors or pooled.covariates is not None:
         found = effective_parameters(pooled, iterate, fit.sums)
         n_parameters = n_parameters if found is None else found.of_residuals
-    return pearson_moments(clients, observed, pooled.family, natural, n_parameters)
+    n_coefficients = len(server.parameters.natural.effects.coefficients)
+    clients.tell("theta", (n_factors + 1) * (1 + sum(support.shape)) + n_coefficients)
+    return _moments(clients.sum(pearson_products, model, server.parameters, *kept), n_parameters)
 
 
 def kept_cells(support: Support, margins: Margins, family: Family) -> BoolArray:

@@ -14,6 +14,7 @@ from .._data.cells import CellData
 from .._data.frame_labels import label_text
 from .._data.matrices import holds_clients
 from .._data.tables import is_client_list
+from .._federation import Elsewhere
 from .._messages import join_alternatives, label_repr, warn
 from .._typing import FloatArray, MatricesLike
 from ..models.matrix.families import MAX_LOG_MEAN
@@ -116,6 +117,8 @@ def _warn_of_clients_without_cells(cells: CellData) -> None:
 
 def _warn_of_triplets(X: MatricesLike, cells: CellData) -> None:
     """Warn if complete tables look like triplets (site, month, value) without a ``shape``."""
+    if isinstance(X, Elsewhere):
+        return
     tables = X if is_client_list(X) else [X]
     if cells.shape[1] != 3 or any(map(issparse, tables)):
         return

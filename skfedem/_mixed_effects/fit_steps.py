@@ -54,9 +54,9 @@ class PopulationFit(NamedTuple):
     def _model(self, clients: Clients) -> MixedEffectsModel:
         """Model of these subjects."""
         settings, n_subjects = self.settings, self.federation.n_samples
-        n_observations = len(self.data.subjects.response)
         n_chains = n_chains_of(settings, n_subjects)
-        model = model_of(self.design, n_observations, settings.n_nodes, n_chains)
+        clients.tell("places", 1, n_sent=3)  # for observations of a subject; and how many there are
+        model = model_of(self.design, self.data.n_places, settings.n_nodes, n_chains)
         return with_constants(self.design, model, clients)
 
     def start(self, problem: Problem, clients: Clients) -> Start:
@@ -102,6 +102,7 @@ class PopulationFit(NamedTuple):
 
 def federation_of(data: ClientRecords, client_weights: ClientWeights) -> Federation:
     """Subjects of all clients, a row each."""
+    assert data.subjects is not None  # in this process
     lengths = data.offsets[1:] - data.offsets[:-1]
     weights = weights_of_clients(lengths, client_weights)
     return Federation(pack(data.subjects), data.offsets, weights, row_keys=data.keys)

@@ -33,8 +33,8 @@ def so_far_fitted(
     """Fitted attributes from the parameters after ``n_rounds`` rounds."""
     return {
         **fitted_of(design, parameters.theta),
-        "n_subjects_": data.subjects.n_subjects,
-        "n_observations_": int(data.subjects.n_observations.sum()),
+        "n_subjects_": int(data.offsets[-1]),
+        "n_observations_": data.n_observations,
         "n_missing_": data.n_missing,
         "n_clients_": len(data.ids),
         "client_ids_": data.ids.copy(),

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._data.labels import group_rows, missing_labels
 from .._data.long_tables import Columns, column, columns_of, is_long_table, numbers
 from .._data.tables import check_not_empty
-from .._federation import offsets_of
+from .._federation import Elsewhere, offsets_of
 from .._messages import label_repr
 from .._random import label_keys
 from .._typing import BoolArray, FloatArray, IntArray
@@ -60,16 +60,24 @@ class ClientRecords(NamedTuple):
         Labels of the clients.
     n_missing : int
         Number of rows that were dropped because their response is missing.
+    n_places : int
+        Largest number of rows of a subject.
+    n_observations : int
+        Number of responses.
     """
 
-    subjects: Subjects
+    subjects: Subjects | None
     offsets: IntArray
     keys: NDArray[np.uint64]
     ids: NDArray[Any]
     n_missing: int
+    n_places: int
+    n_observations: int
 
 
-def read_clients(X: Any, clients: str | ArrayLike | None, design: Design) -> ClientRecords:
+def read_clients(
+    X: Any, clients: str | ArrayLike | None, design: Design, n_places: int = 0
+) -> ClientRecords:
     """Measurements of all clients, for a fit.
 
     Subjects are in the order of the keys of their labels: the order of the rows in a table does not
@@ -81,12 +89,16 @@ def read_clients(X: Any, clients: str | ArrayLike | None, design: Design) -> Cli
     clients : str or array-like, default=None
         Column of client labels, or labels of the rows, if X is one table.
     design : Design
+    n_places : int, default=0
+        Least number of places for observations of a subject, which all clients have in common.
 
     Raises
     ------
     TypeError, ValueError
         If the data are invalid; the message names client, subject and column.
     """
+    if isinstance(X, Elsewhere):
+        return X.read()
     tables, ids, places = _tables_of_clients(X, clients)
     pieces = [
         read_table(table, design, place, drop_missing=True)
@@ -100,13 +112,16 @@ def read_clients(X: Any, clients: str | ArrayLike | None, design: Design) -> Cli
                 "clients out."
             )
     _refuse_shared_subjects(pieces, places)
-    n = max(int(piece.lengths.max()) for piece in pieces)
+    n = max(n_places, *(int(piece.lengths.max()) for piece in pieces))
+    subjects = joined([packed(piece, n) for piece in pieces])
     return ClientRecords(
-        subjects=joined([packed(piece, n) for piece in pieces]),
+        subjects=subjects,
         offsets=offsets_of([len(piece.labels) for piece in pieces]),
         keys=np.concatenate([label_keys(piece.labels) for piece in pieces]),
         ids=ids,
         n_missing=sum(piece.n_missing for piece in pieces),
+        n_places=n,
+        n_observations=int(subjects.n_observations.sum()),
     )
 
 

@@ -86,10 +86,13 @@ class CountedMessages:
         """Weights and numbers of rows of the clients."""
         raise NotImplementedError
 
-    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
-        """Count numbers that all clients, or so many, receive."""
+    def tell(
+        self, name: str, n_numbers: int, n_clients: int | None = None, n_sent: int = 0
+    ) -> None:
+        """Count numbers that all clients, or so many, receive, and those that each has sent."""
         n_clients = self.sizes.n_clients if n_clients is None else n_clients
-        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
+        bits = FLOAT_BITS * n_clients
+        self.messages.append(SetUpMessage(name, n_clients, bits * n_sent, bits * n_numbers))
 
     def count(
         self, name: str, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import joblib
 import numpy as np
 
 from . import Client, Policy
-from ._plan_file import server_of, state_of, timeout_of
+from ._plan_file import function_of, server_of, state_of, timeout_of
 from .http import Certificates, HTTPServer, join
 from .relay import listen
 
@@ -53,12 +54,20 @@ def take_part(options: argparse.Namespace) -> None:
     key = options.key.read_bytes() if options.key else b""
     state = options.state or Path(f"{options.name}-state")
     table = read_csv(options.data)
-    client = Client(options.name, table, state, options.seed, policy, key)
+    client = Client(options.name, table, state, options.seed, policy, key, options.model)
     print(f"{options.name}: {len(table)} rows of {options.data}; log in {state / 'log.txt'}")
     if options.socket:
         listen(client, options.socket)
     else:
         join(client, options.server, certificates=certificates)
+    personal = client.personal_result() if (state / "result").exists() else None
+    if personal is not None:
+        path = state / "personal.csv"
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(personal)
+            writer.writerows(zip(*personal.values(), strict=True))
+        print(f"results for the rows of {options.data} in {path}")
 
 
 def read_csv(path: Path) -> Any:
@@ -88,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     joined.add_argument("--state", type=Path, help="folder of the state; NAME-state by default")
     joined.add_argument("--seed", type=int, help="by default drawn from the operating system")
     joined.add_argument("--key", type=Path, help="file of the key shared with the server")
+    joined.add_argument(
+        "--model", type=function_of, help="structural model of a population, as module:function"
+    )
     for name in ("certificate", "private-key", "authority"):
         joined.add_argument(f"--{name}", type=Path, help="PEM file")
     allowed = Policy()

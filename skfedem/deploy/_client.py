@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._data.frame_labels import sizes_of_shape
 from .._federation import ClientRows, Federation
 from .._messages import repr_of
 from .._parallel import single_threaded_libraries
@@ -22,12 +24,14 @@ from .._serialization import from_bytes, to_bytes
 from .._typing import FilePath, Table
 from ..clients.group import client_half, encoded
 from ..solvers._from_parameters import SOLVERS
-from ..solvers.base import Broadcast, ClientGroup, Task
+from ..solvers.base import Broadcast, ClientGroup, Solver, Task
 from ..solvers.server import message_units_of
+from ._functions import with_function
 from ._messages import NEVER, Kind, Message, Refused, digest_of, mark_of, seal, unseal
 from ._questions import SET_UP, message_to_bytes
+from ._readers import OwnTable, fitted_of, reader_of
 from ._storage import write
-from ._tables import check_columns, columns_to_bytes, read_table
+from ._tables import check_columns, columns_to_bytes
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Held(NamedTuple):
         Mark of the last reply that the server has used.
     plan : dict or None
         What the server wants to fit, with the parameters and the roster.
+    agreed : dict
+        What follows from the facts that all clients sent of their tables.
     start : int
         Number of the start, as an estimator may have several.
     n_rounds : int
@@ -75,6 +81,7 @@ class Held(NamedTuple):
 
     mark: int = NEVER
     plan: dict[str, Any] | None = None
+    agreed: dict[str, Any] = {}
     start: int = 0
     n_rounds: int = 0
     solver: str | None = None
@@ -115,6 +122,9 @@ class Client:
     key : bytes, default=b""
         Key shared with the server, for the tags of messages; without one, messages are only
         protected against damage.
+    model : callable, default=None
+        Structural model of a FederatedNonlinearMixedEffects, if it is a function of your own. It
+        has to be that of the server; those of ``skfedem.pharmacokinetics`` are known.
     """
 
     def __init__(
@@ -125,6 +135,7 @@ class Client:
         seed: int | None = None,
         policy: Policy | None = None,
         key: bytes = b"",
+        model: Callable[..., Any] | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"Expected name to be a string, got {repr_of(name)}.")
@@ -133,12 +144,13 @@ class Client:
         if seed is not None:
             check_number("seed", seed, kind=Integral, low=0, high=2**32 - 1)
         self.name, self.policy, self.over = name, policy or Policy(), False
-        self._X, self._key, self._folder = X, key, Path(state)
+        self._X, self._key, self._folder, self._model = X, key, Path(state), model
         self._own_seed = secrets.randbits(128) if seed is None else None
         self._seed = seed
         self._run = self._lost = b""
         self._held, self._prepared = Held(), None
-        self._read: tuple[str, Federation] | None = None
+        self._read: tuple[dict[str, Any], OwnTable] | None = None
+        self._federation: tuple[dict[str, Any], Federation] | None = None
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._folder / "client").exists():
             self._load()
@@ -171,6 +183,39 @@ class Client:
             reply = self._sealed(asked, Kind.REFUSAL, f"question: {error!r}"[:500].encode())
         self._note(asked, reply)
         return reply
+
+    def result(self) -> Any:
+        """The fitted estimator, without what it knows of other clients and of the fit's course.
+
+        Raises
+        ------
+        ValueError
+            If the fit has not ended, or failed.
+        """
+        plan, path = self._held.plan, self._folder / "result"
+        if not self.over or plan is None or not path.exists():
+            raise ValueError("Expected a fit that has ended well, got none. See the log.")
+        told, table = from_bytes(path.read_bytes()), self._table(plan)
+        return fitted_of(with_function(plan, self._model), told, table)
+
+    def personal_result(self) -> dict[str, Any] | None:
+        """What the fit says of this client's own rows, which stays here.
+
+        Returns
+        -------
+        columns : dict of array-likes, or None
+            Of a matrix, the sites where this client was, with their missing cells filled; None for
+            estimators that say nothing of single rows.
+
+        Raises
+        ------
+        ValueError
+            If the fit has not ended, or failed.
+        """
+        estimator, plan = self.result(), self._held.plan
+        assert plan is not None  # there is a result
+        personal, plan = reader_of(plan["estimator"]).personal, with_function(plan, self._model)
+        return None if personal is None else personal(estimator, plan, self._X)
 
     # ---- phases
 
@@ -211,6 +256,8 @@ class Client:
     def _end(self, asked: Message, held: Held) -> bytes:
         """Commit for the last time."""
         if asked.run == self._run:
+            if asked.body:
+                write(self._folder / "result", asked.body)
             self._held, self._prepared, self.over = held, None, True
             self._save()
         return self._sealed(asked, Kind.REPLY, b"")
@@ -250,6 +297,8 @@ class Client:
         match question["ask"]:
             case "plan":
                 return self._agree(held, question["plan"])
+            case "table":
+                return b"", held._replace(agreed=question["agreed"])
             case "set-up":
                 return self._set_up(question, held), held._replace(start=question["start"])
             case "task":
@@ -268,13 +317,20 @@ class Client:
             raise Refused(f"policy: {plan['estimator']} is not allowed")
         if (parameters.get("max_iter") or 0) > policy.max_rounds:
             raise Refused(f"policy: expected at most {policy.max_rounds} rounds")
-        table = read_table(plan["estimator"], self._X)
-        self._read = plan["estimator"], table.federation
-        n_rows = table.federation.n_samples
-        if n_rows < policy.min_rows:
+        table = self._table(plan)
+        if table.n_rows < policy.min_rows:
             raise Refused(f"policy: the table has less than {policy.min_rows} rows")
         check_columns(plan["features"], table.columns)
-        return columns_to_bytes(n_rows, table.columns), held._replace(plan=plan)
+        facts = table.facts.astype("<f8").tobytes()
+        return facts + columns_to_bytes(table.n_rows, table.columns), held._replace(plan=plan)
+
+    def _table(self, plan: dict[str, Any]) -> OwnTable:
+        """Table of this client, as the estimator reads it."""
+        if self._read is None or self._read[0] is not plan:
+            reader = reader_of(plan["estimator"])
+            self._read = plan, reader.read(with_function(plan, self._model), self._X)
+            self._federation = None
+        return self._read[1]
 
     def _set_up(self, question: dict[str, Any], held: Held) -> bytes:
         """Message before the first round."""
@@ -289,31 +345,37 @@ class Client:
             arguments["seed"] = self._seed_of(question["start"])
             if known.init == "kmeans":
                 arguments["seed"] %= 2**32  # the largest that scikit-learn accepts
-        sent = known.message(self._rows(held), **arguments)[0]
-        return np.ascontiguousarray(sent, "<f8").tobytes()
+        assert held.plan is not None  # a plan was agreed on
+        complete = self._table(held.plan).complete
+        arguments = {name: complete(own) for name, own in arguments.items()}
+        sent = known.message(self._rows(held), **arguments)
+        if known.gathered:
+            return known.gathered.encode(sent, sizes_of_shape(held.plan["shape"]))
+        return np.ascontiguousarray(sent[0], "<f8").tobytes()
 
     def _join(self, held: Held, question: dict[str, Any]) -> Held:
         """Agree on solver and task; the state is that before the first round."""
-        start, solver = question["start"], SOLVERS[question["solver"]]
-        task = question["task"]._replace(seed=self._seed_of(start))
+        start = question["start"]
+        held = held._replace(start=start, solver=question["solver"])
+        held = held._replace(task=question["task"]._replace(seed=self._seed_of(start)))
+        solver, task = self._joined(held)
         federation = self._rows(held).federation
         vectors = task.model.vectors(federation)
         controls = vectors.zeros() if task.has_controls else np.empty(0)
         states = tuple(solver.init(task, federation))
-        return held._replace(
-            start=start, solver=solver.name, task=task, controls=controls, states=states
-        )
+        return held._replace(controls=controls, states=states)
 
     def _again(self, held: Held, told: dict[str, Any]) -> Held:
         """State of a client that starts afresh while others go on."""
         _, held = self._agree(held, told["plan"])
+        held = held._replace(agreed=told["agreed"])
         return held if told["task"] is None else self._join(held, told)
 
     def _field(
         self, held: Held, parameters: Any, reference: Any, initial: bool
     ) -> tuple[bytes, Held]:
         """h_i(Ŝ) and the mean log-likelihood; V_i := h_i(Ŝ) if ``initial``."""
-        rows, task = self._rows(held), _joined(held)
+        rows, (_, task) = self._rows(held), self._joined(held)
         estimate = task.model.all_rows(rows.federation, parameters, rows.clients)
         assert estimate.log_likelihood is not None  # all rows were read
         field = estimate.statistics - reference
@@ -324,7 +386,7 @@ class Client:
         """The client's half of a round."""
         if held.n_rounds >= self.policy.max_rounds:
             raise Refused(f"policy: {held.n_rounds} rounds were answered")
-        rows, task, solver = self._rows(held), _joined(held), SOLVERS[str(held.solver)]
+        rows, (solver, task) = self._rows(held), self._joined(held)
         states = type(solver.init(task, rows.federation))(*held.states)
         broadcast = Broadcast(**told, message_units=message_units_of(task, told["parameters"]))
         group = ClientGroup(*rows, held.controls, states)
@@ -333,14 +395,24 @@ class Client:
         after = held._replace(n_rounds=held.n_rounds + 1, controls=controls, states=tuple(states))
         return message_to_bytes(sent), after
 
+    def _joined(self, held: Held) -> tuple[Solver, Task]:
+        """Solver and task that were agreed on."""
+        if held.task is None or held.plan is None:
+            raise Refused("question: no task was agreed on")
+        table = self._table(held.plan)
+        solver = table.solver or SOLVERS[str(held.solver)]
+        if solver.name != held.solver:
+            raise Refused(f"question: solver {held.solver!r} is not that of the plan")
+        return solver, held.task._replace(model=table.complete(held.task.model))
+
     def _rows(self, held: Held) -> ClientRows:
         """Rows of this client, and its number among all."""
         assert held.plan is not None  # a plan was agreed on
-        name = held.plan["estimator"]
-        if self._read is None or self._read[0] != name:
-            self._read = name, read_table(name, self._X).federation
+        table = self._table(held.plan)
+        if self._federation is None or self._federation[0] is not held.agreed:
+            self._federation = held.agreed, table.federation(held.agreed)
         number = held.plan["roster"].index(self.name)
-        return ClientRows(self._read[1], np.array([0]), np.array([number]))
+        return ClientRows(self._federation[1], np.array([0]), np.array([number]))
 
     def _seed_of(self, start: int) -> int:
         """Seed of a start."""
@@ -385,10 +457,3 @@ def _name_of(asked: Message) -> str:
         return "end"
     question = from_bytes(asked.body)
     return str(question.get("message", question["ask"]))
-
-
-def _joined(held: Held) -> Task:
-    """Task of a client that has one."""
-    if held.task is None:
-        raise Refused("question: no task was agreed on")
-    return held.task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import secrets
 from collections.abc import Sequence
 from numbers import Integral
@@ -15,6 +16,9 @@ from .. import __version__
 from .._messages import repr_of
 from .._parameters import parameters_of
 from .._serialization import to_bytes
+from .._typing import Shape
+from ._functions import described
+from ._readers import READERS
 
 
 def check_roster(roster: object) -> None:
@@ -27,8 +31,20 @@ def check_roster(roster: object) -> None:
         raise ValueError(f"Expected roster to contain each name once, got {repr_of(roster)}.")
 
 
+def check_shape(estimator: BaseEstimator, shape: Shape | None) -> None:
+    """Raise unless there is a shape for an estimator of matrices, and for no other."""
+    name = type(estimator).__name__
+    if READERS[name].has_shape == (shape is not None) if name in READERS else shape is None:
+        return
+    wanted = "None" if shape is not None else "(sites, times)"
+    raise TypeError(f"Expected shape to be {wanted} for {name}, got {repr_of(shape)}.")
+
+
 def plan_of(
-    estimator: BaseEstimator, roster: list[str], columns: list[str] | int | None
+    estimator: BaseEstimator,
+    roster: list[str],
+    columns: list[str] | int | None,
+    shape: Shape | None = None,
 ) -> dict[str, Any]:
     """What clients have to agree to, with a digest; the seed is not told."""
     parameters = {name: _plain(value) for name, value in parameters_of(estimator).items()}
@@ -39,13 +55,24 @@ def plan_of(
         "parameters": parameters,
         "features": columns,
         "roster": roster,
+        "shape": None if shape is None else [_size(own) for own in shape],
     }
     return {**plan, "digest": hashlib.sha256(to_bytes(plan)).hexdigest()}
 
 
+def _size(size: Any) -> Any:
+    """Number of rows or columns of a matrix, or their names as text or numbers."""
+    if isinstance(size, Integral):
+        return int(size)
+    return [own if isinstance(own, str | int) else str(own) for own in np.asarray(size).tolist()]
+
+
 def _plain(value: Any) -> Any:
     """Parameter as it is sent: numbers, strings, arrays and operators; the name of others."""
-    value = np.asarray(value) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple) and np.asarray(value).dtype.kind in "biuf":
+        value = np.asarray(value)
+    if inspect.isfunction(value):
+        return described(value)
     try:
         to_bytes(value)
     except TypeError:

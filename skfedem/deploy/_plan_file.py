@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,14 @@ import skfedem
 
 from ._server import Server
 
-_OPTIONS = ("roster", "state", "columns", "min_replies", "timeout", "host", "port")
+_OPTIONS = ("roster", "state", "columns", "shape", "min_replies", "timeout", "host", "port")
+
+
+def function_of(text: str) -> Callable[..., Any]:
+    """Function from its module and name, ``module:name``."""
+    module, _, name = text.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 def server_of(plan: dict[str, Any], folder: Path) -> Server:
@@ -22,6 +31,8 @@ def server_of(plan: dict[str, Any], folder: Path) -> Server:
         raise ValueError(f"Expected a class of skfedem in the plan, got {name!r}.")
     if unknown := [*({*options} - {*_OPTIONS})]:
         raise ValueError(f"Expected options {', '.join(_OPTIONS)} in [server], got {unknown[0]!r}.")
+    if "model" in estimator:
+        estimator["model"] = function_of(estimator["model"])
     keys = plan.get("keys")
     if keys is not None:
         keys = {client: (folder / own).read_bytes() for client, own in keys.items()}
@@ -31,6 +42,7 @@ def server_of(plan: dict[str, Any], folder: Path) -> Server:
         state_of(plan, folder),
         keys=keys,
         columns=options.get("columns"),
+        shape=options.get("shape"),
         min_replies=options.get("min_replies", 1),
     )
 

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._federation import ClientMessage
+from .._imputer.residuals import pearson_products
+from .._mixed_effects.report import site_sums
 from .._typing import FloatArray
+from ..models.matrix import encoding
+from ..models.matrix import messages as matrix_messages
+from ..models.mixed_effects import messages as population_messages
+from ..models.mixed_effects.model import MixedEffectsModel
 from ..models.mixture import assignment, messages
 from ..models.mixture.linear_algebra import n_moments
 from ..preprocessing import _moments
@@ -21,6 +27,25 @@ from ._messages import Refused
 ROUND = struct.Struct("<QBH")
 # Larger numbers are errors: their squares would overflow.
 _LARGEST = 1e150
+
+
+class Gathered(NamedTuple):
+    """How messages become bytes that the server does not sum, but keeps.
+
+    Attributes
+    ----------
+    encode : callable
+        ``encode(message, shape)`` are the bytes of a client's message about a matrix.
+    decode : callable
+        ``decode(body, n_rows, shape, known)`` is the message of a client of so many rows, whose
+        earlier messages are known by their names. Raises ValueError if it is damaged.
+    most : callable
+        ``most(n_rows, shape)`` is the largest number of bytes.
+    """
+
+    encode: Callable[[Any, tuple[int, int]], bytes]
+    decode: Callable[[bytes, int, tuple[int, int], dict[str, Any]], Any]
+    most: Callable[[int, tuple[int, int]], int]
 
 
 class SetUpQuestion(NamedTuple):
@@ -36,12 +61,15 @@ class SetUpQuestion(NamedTuple):
         Value of ``init_params`` that needs this message; "" if all do.
     at_most : bool
         Whether messages may have fewer rows.
+    gathered : Gathered or None
+        For messages of no common shape.
     """
 
     message: ClientMessage
-    shape: Callable[..., tuple[int, ...]]
+    shape: Callable[..., tuple[int, ...]] = lambda d, *_: ()
     init: str = ""
     at_most: bool = False
+    gathered: Gathered | None = None
 
 
 def _mixture_questions() -> list[SetUpQuestion]:
@@ -76,7 +104,75 @@ def _moments_questions() -> list[SetUpQuestion]:
     ]
 
 
-SET_UP = {own.message.__name__: own for own in _mixture_questions() + _moments_questions()}
+def _doubles(n_numbers: Callable[[int], int]) -> Gathered:
+    """Messages of finite doubles, as many as the number of rows says."""
+    return Gathered(
+        lambda sent, _: sent.astype("<f8").tobytes(),
+        lambda body, n_rows, *_: numbers(body, (n_numbers(n_rows),)),
+        lambda n_rows, _: 8 * n_numbers(n_rows),
+    )
+
+
+def _sums_of_lines(axis: int) -> Gathered:
+    """Sums over rows or columns where a client was, which the server knows already."""
+
+    def decode(body: bytes, n_rows: int, shape: tuple[int, int], known: dict[str, Any]) -> Any:
+        codes = known[matrix_messages.observed_cells.__name__]
+        lines = np.unique(np.divmod(codes, shape[1])[axis])
+        return np.array([len(lines)]), lines, numbers(body, (len(lines),))
+
+    return Gathered(
+        lambda sent, _: sent[2].astype("<f8").tobytes(),
+        decode,
+        lambda n_rows, shape: 8 * min(n_rows, shape[axis]),
+    )
+
+
+def _matrix_questions() -> list[SetUpQuestion]:
+    codes = Gathered(
+        encoding.codes_to_bytes,
+        lambda body, n_rows, shape, _: encoding.codes_from_bytes(body, n_rows, shape),
+        lambda n_rows, _: 8 * n_rows,
+    )
+    counts = Gathered(
+        lambda sent, _: encoding.counts_to_bytes(sent),
+        lambda body, n_rows, *_: encoding.counts_from_bytes(body, n_rows),
+        lambda n_rows, _: 8 * n_rows,
+    )
+    return [
+        SetUpQuestion(matrix_messages.observed_cells, gathered=codes),
+        SetUpQuestion(matrix_messages.numbers_of_observations, gathered=counts),
+        SetUpQuestion(matrix_messages.log_base_measure, gathered=_doubles(lambda n_rows: 1)),
+        SetUpQuestion(matrix_messages.row_sums, gathered=_sums_of_lines(0)),
+        SetUpQuestion(matrix_messages.column_sums, gathered=_sums_of_lines(1)),
+        SetUpQuestion(matrix_messages.residuals, gathered=_doubles(lambda n_rows: n_rows)),
+        SetUpQuestion(pearson_products, lambda d, *_: (4,)),
+    ]
+
+
+def _population_questions() -> list[SetUpQuestion]:
+    def sums(d: int, model: MixedEffectsModel, *_: Any) -> tuple[int, ...]:
+        p, layout = model.layout.n_parameters, model.layout
+        size = int(layout.mask.sum()) + len(layout.of_covariance[0]) + layout.n_squares
+        return (3 + 2 * p + size * (size + 1) // 2,)
+
+    def moments(d: int, model: MixedEffectsModel) -> tuple[int, ...]:
+        return (len(np.triu_indices(model.layout.n_covariates)[0]),)
+
+    return [
+        SetUpQuestion(population_messages.covariate_moments, moments),
+        SetUpQuestion(population_messages.squared_residuals, lambda d, *_: (1,)),
+        SetUpQuestion(site_sums, sums),
+    ]
+
+
+SET_UP = {
+    own.message.__name__: own
+    for own in _mixture_questions()
+    + _moments_questions()
+    + _matrix_questions()
+    + _population_questions()
+}
 """Questions by the name of their message; clients answer no others."""
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._data.frame_labels import sizes_of_shape
 from .._federation import (
     ClientMessage,
     ClientSizes,
@@ -18,11 +19,10 @@ from .._federation import (
     Federation,
     MessageBits,
     offsets_of,
-    weights_of_clients,
 )
 from .._history import FLOAT_BITS
 from .._serialization import to_bytes
-from .._typing import ClientWeights, FloatArray, IntArray
+from .._typing import FloatArray, IntArray
 from ..clients.group import decoded
 from ..clients.local import SetUpMessage
 from ..clients.sums import (
@@ -42,6 +42,7 @@ from ..solvers.base import Broadcast, NoStates, Problem, Solver, Task
 from ..solvers.messages import AggregatedMessages, Message
 from ._messages import Refused
 from ._questions import ROUND, SET_UP, check_values, message_from_bytes, numbers
+from ._readers import reader_of
 from ._tables import LARGEST_COLUMNS, check_columns, columns_from_bytes
 
 # Bytes of an encoded message beyond nine for each number, and of numbers for the history.
@@ -84,13 +85,18 @@ class Answers(NamedTuple):
 class _Deployed(Elsewhere):
     """What an estimator is fitted to in place of tables."""
 
-    def __init__(self, clients: RemoteClients, columns: list[str] | int) -> None:
-        self._clients, self.columns = clients, columns
+    def __init__(self, clients: RemoteClients, columns: list[str] | int, data: Any) -> None:
+        self._clients, self.columns, self._data = clients, columns, data
+        self.federation = clients.federation
         self.lengths, self.ids = clients.sizes.lengths, np.array(clients.names)
 
     def clients(self, weights: FloatArray) -> RemoteClients:
         """The only ones there are; the plan says how they are weighed."""
         return self._clients
+
+    def read(self) -> Any:
+        """Facts of the clients' tables."""
+        return self._data
 
 
 class RemoteClients:
@@ -102,7 +108,6 @@ class RemoteClients:
     ----------
     plan : dict
         What clients have to agree to before they are asked.
-    client_weights : {"n_samples", "uniform"}
     ask : callable
         Answers of the clients to a ``Question``.
     """
@@ -110,7 +115,6 @@ class RemoteClients:
     def __init__(
         self,
         plan: dict[str, Any],
-        client_weights: ClientWeights,
         ask: Callable[[Question], Answers],
     ) -> None:
         self.plan, self.names, self._ask_clients = plan, plan["roster"], ask
@@ -119,15 +123,23 @@ class RemoteClients:
         self.task: Task | None = None
         self.controls: FloatArray = np.empty(0)
         self._start = self._n_joined = 0
+        self._agreed_on: dict[str, Any] = {}
+        self._gathered: dict[str, list[Any]] = {}
         self._reset_control: FloatArray | None = None
         self.columns: list[str] | int | None = plan["features"]
-        told = self._ask("plan", {"plan": plan}, self._columns, LARGEST_COLUMNS)
-        lengths = np.array([told[client] for client in sorted(told)], dtype=np.intp)
+        self._reader = reader_of(plan["estimator"])
+        most = 8 * self._reader.n_facts + LARGEST_COLUMNS
+        replies = self._ask("plan", {"plan": plan}, self._columns, most)
+        found = [replies[client] for client in sorted(replies)]
+        lengths = np.array([n_rows for n_rows, _ in found], dtype=np.intp)
+        agreed = self._reader.agree(plan, lengths, np.array([facts for _, facts in found]))
+        if agreed.told:
+            self._agreed_on = agreed.told
+            self._ask("table", {"agreed": agreed.told}, _nothing, 0)
         d = self.columns if isinstance(self.columns, int) else len(self.columns or ())
-        weights = weights_of_clients(lengths, client_weights)
         # Without rows: what a layout of vectors needs to know.
-        self.federation = Federation(np.empty((0, d)), offsets_of(lengths), weights)
-        self.every, self.n_features = np.arange(len(lengths)), d
+        self.federation = Federation(np.empty((0, d)), offsets_of(lengths), agreed.weights)
+        self.every, self.n_features, self._data = np.arange(len(lengths)), d, agreed.data
 
     @property
     def sizes(self) -> ClientSizes:
@@ -137,12 +149,18 @@ class RemoteClients:
     def elsewhere(self) -> Elsewhere:
         """What an estimator is fitted to in place of tables."""
         assert self.columns is not None
-        return _Deployed(self, self.columns)
+        return _Deployed(self, self.columns, self._data)
 
     def again(self) -> dict[str, Any]:
         """What a client has to know that starts afresh."""
         solver = None if self.solver is None else self.solver.name
-        return {"plan": self.plan, "start": self._start, "solver": solver, "task": self.task}
+        return {
+            "plan": self.plan,
+            "agreed": self._agreed_on,
+            "start": self._start,
+            "solver": solver,
+            "task": None if self.task is None else self.task.for_clients(),
+        }
 
     def _ask(
         self,
@@ -165,12 +183,14 @@ class RemoteClients:
             self._reset_control = self.control()
         return answers.contents
 
-    def _columns(self, client: int, body: bytes) -> int:
-        """Number of rows of a client whose columns are those of the others."""
-        n_rows, columns = columns_from_bytes(body)
+    def _columns(self, client: int, body: bytes) -> tuple[int, FloatArray]:
+        """Number of rows and facts of a client whose columns are those of the others."""
+        size = 8 * self._reader.n_facts
+        n_rows, columns = columns_from_bytes(body[size:])
+        facts = numbers(body[:size], (self._reader.n_facts,))
         check_columns(self.columns, columns)
         self.columns = columns
-        return n_rows
+        return n_rows, facts
 
     # ---- set-up
 
@@ -210,15 +230,28 @@ class RemoteClients:
         def read(client: int, body: bytes) -> FloatArray:
             return numbers(body, shape, at_most=known.at_most)
 
+        most = 8 * int(np.prod(shape))
+        found = self._asked(message, clients, arguments, read, most)
+        return [found[client] for client in clients.tolist()]
+
+    def _asked(
+        self,
+        message: ClientMessage,
+        clients: IntArray,
+        arguments: tuple[Any, ...],
+        read: Callable[[int, bytes], Any],
+        most: int,
+    ) -> dict[int, Any]:
+        """Messages of some clients by their numbers."""
         # Clients draw with seeds of their own.
         names = [*inspect.signature(message).parameters][1:]
         told_arguments = [
-            0 if name == "seed" else own for name, own in zip(names, arguments, strict=True)
+            0 if name == "seed" else _for_clients(own)
+            for name, own in zip(names, arguments, strict=True)
         ]
         self._start = max(0, self._n_joined - 1)
         told = {"message": message.__name__, "arguments": told_arguments, "start": self._start}
-        found = self._ask("set-up", told, read, 8 * int(np.prod(shape)), clients)
-        return [found[client] for client in clients.tolist()]
+        return self._ask("set-up", told, read, most, clients)
 
     def _count(
         self, message: ClientMessage, n_clients: int, uplink_bits: int, arguments: tuple[Any, ...]
@@ -230,13 +263,37 @@ class RemoteClients:
     def gather(
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> Any:
-        """Not asked by any estimator that can be deployed."""
-        raise NotImplementedError
+        """Messages of all clients in order, as one array or a tuple of arrays."""
+        gathered, lengths = SET_UP[message.__name__].gathered, self.sizes.lengths.tolist()
+        assert gathered is not None  # of every message that is kept
+        shape = sizes_of_shape(self.plan["shape"])
 
-    def tell(self, name: str, n_numbers: int, n_clients: int | None = None) -> None:
-        """Count numbers that all clients, or so many, receive."""
+        def read(client: int, body: bytes) -> Any:
+            known = {name: each[client] for name, each in self._gathered.items()}
+            try:
+                return gathered.decode(body, lengths[client], shape, known)
+            except ValueError as error:
+                raise Refused(f"damaged: {error}") from error
+
+        most = max(gathered.most(n_rows, shape) for n_rows in lengths)
+        found = self._asked(message, self.every, arguments, read, most)
+        each = self._gathered[message.__name__] = [found[client] for client in sorted(found)]
+        if isinstance(each[0], tuple):
+            messages: Any = tuple(np.concatenate(parts) for parts in zip(*each, strict=True))
+        else:
+            messages = np.concatenate(each)
+        own = messages if isinstance(messages, tuple) else (messages,)
+        uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * sum(part.size for part in own)
+        self._count(message, len(each), uplink_bits, arguments)
+        return messages
+
+    def tell(
+        self, name: str, n_numbers: int, n_clients: int | None = None, n_sent: int = 0
+    ) -> None:
+        """Count numbers that all clients, or so many, receive, and those that each has sent."""
         n_clients = len(self.every) if n_clients is None else n_clients
-        self.messages.append(SetUpMessage(name, n_clients, 0, FLOAT_BITS * n_clients * n_numbers))
+        bits = FLOAT_BITS * n_clients
+        self.messages.append(SetUpMessage(name, n_clients, bits * n_sent, bits * n_numbers))
 
     def bits(self, first: int = 0) -> tuple[int, int]:
         """Bits that clients sent and received in messages of the set-up, from one of them on."""
@@ -255,7 +312,7 @@ class RemoteClients:
         is_random = solver.is_random or task.model.is_random
         problem = Problem(task, self.sizes, solver, participation, random_estimates=is_random)
         self._is_exact = problem.exact
-        told = {"start": self._start, "solver": solver.name, "task": self.task}
+        told = {"start": self._start, "solver": solver.name, "task": self.task.for_clients()}
         self._ask("task", told, _nothing, 0)
         self._reset_control = None  # all V_i are 0
 
@@ -320,24 +377,27 @@ class RemoteClients:
 
         Without some of the clients, those of the others.
         """
-        q = model.n_statistics
+        layout = model.vectors(self.sizes)
         told = {"parameters": parameters, "reference": reference, "initial": initial}
 
         def read(client: int, body: bytes) -> FloatArray:
-            return numbers(body, (1 + q,))
+            return numbers(body, (1 + int(np.prod(layout.shape_of(client))),))
 
         name, question = "field" if initial else "evaluation", {"arguments": told}
-        found = self._ask(name, question, read, 8 * (1 + q), everyone=initial)
+        most = 8 * (1 + model.n_statistics)
+        found = self._ask(name, question, read, most, everyone=initial)
         who = np.array(sorted(found))
-        sent = np.array([found[client] for client in who.tolist()])
-        likelihoods, fields = np.ascontiguousarray(sent[:, 0]), np.ascontiguousarray(sent[:, 1:])
+        sent = [found[client] for client in who.tolist()]
+        likelihoods = np.array([own[0] for own in sent])
+        fields = np.concatenate(
+            [own[1:].reshape(layout.shape_of(k)) for own, k in zip(sent, who.tolist(), strict=True)]
+        )
         if initial:
-            self.controls[self.layout.indices(who)] = fields
+            self.controls[layout.indices(who)] = fields
             self._reset_control = None
         weights, lengths = self.sizes
         shards = shards_of(lengths)
         segments = segments_of(who, lengths[who], shards, model.block_rows)
-        layout = model.vectors(self.sizes)
         field = weighted_total(layout, self.sizes, who, fields, segments)
         own_shards, share = np.searchsorted(who, shards), weights[who].sum()
         log_likelihood = float(sum_of_shards(weights[who], likelihoods, own_shards))
@@ -361,6 +421,11 @@ class RemoteClients:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Not possible: states are the clients' own."""
         raise ValueError("Expected a new fit, got one that resumes. Deployed clients keep states.")
+
+
+def _for_clients(argument: Any) -> Any:
+    """An argument of a message without what only the server may know."""
+    return argument.for_clients() if hasattr(argument, "for_clients") else argument
 
 
 def _nothing(client: int, body: bytes) -> None:

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from .._messages import warn
 from .._parameters import check_number
 from .._serialization import from_bytes, to_bytes
-from .._typing import FilePath
+from .._typing import FilePath, Shape
 from ._fit_thread import FitThread, Outcome
 from ._messages import (
     HEADER_BYTES,
@@ -29,7 +29,8 @@ from ._messages import (
     seal,
     unseal,
 )
-from ._plan import check_roster, plan_of, seed_of
+from ._plan import check_roster, check_shape, plan_of, seed_of
+from ._readers import told_of
 from ._remote_clients import Answers, Question, RemoteClients
 from ._storage import Journal, write
 
@@ -64,6 +65,8 @@ class Server:
     columns : list of str, or int, default=None
         Names of the columns that all clients need to have, or their number; None for those of the
         first client that answers.
+    shape : tuple of two int, or of two array-likes, default=None
+        For a FederatedMatrixImputer: numbers of sites and times, or their names, as for ``fit``.
     min_replies : int, default=1
         Least number of replies in a round, or all if fewer clients are asked.
 
@@ -86,6 +89,7 @@ class Server:
         *,
         keys: Mapping[str, bytes] | None = None,
         columns: list[str] | int | None = None,
+        shape: Shape | None = None,
         min_replies: int = 1,
     ) -> None:
         check_roster(roster)
@@ -101,6 +105,8 @@ class Server:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._estimator = clone(estimator)
         self._journal = Journal(self._folder / "journal")
+        check_shape(self._estimator, shape)
+        self._shape = shape
         self._run = self._begin(columns)
         self.done, self.history_, self.faults_ = False, [], Counter()
         self._phase, self._outcome = 0, None
@@ -124,7 +130,7 @@ class Server:
                 seed = before["seed"]
         if hasattr(self._estimator, "random_state"):
             self._estimator.set_params(random_state=seed)
-        self._plan = plan_of(self._estimator, self.roster, columns)
+        self._plan = plan_of(self._estimator, self.roster, columns, self._shape)
         if not path.exists():
             write(path, to_bytes({"run": run.hex(), "seed": seed, "digest": self._plan["digest"]}))
         elif before["digest"] != self._plan["digest"]:
@@ -136,9 +142,9 @@ class Server:
 
     def _fitted(self, ask: Any) -> Any:
         """The fit, which runs in a thread."""
-        weights: Any = getattr(self._estimator, "client_weights", "n_samples")
-        self._clients = RemoteClients(self._plan, weights, ask)
-        return self._estimator.fit(self._clients.elsewhere())
+        self._clients = RemoteClients(self._plan, ask)
+        known = {} if self._shape is None else {"shape": self._shape}
+        return self._estimator.fit(self._clients.elsewhere(), **known)
 
     # ---- phases
 
@@ -158,7 +164,7 @@ class Server:
         kind = Kind.RESET if client in self._lost else Kind.QUESTION
         body = self._asked_of(client)
         if self.done:
-            kind, body = Kind.END, b""
+            kind, body = Kind.END, self._told
         accepted, digest = self._accepted_of(client), digest_of(body)
         message = Message(kind, self._run, self._phase, client, accepted, digest, body)
         return seal(message, self._keys[self.roster[client]])
@@ -312,6 +318,7 @@ class Server:
             self._lost: set[int] = set()
             if isinstance(asked, Outcome):
                 self._outcome, self.done, self.ended = asked, True, set[str]()
+                self._told = b"" if asked.error is not None else to_bytes(told_of(asked.value))
                 return
             self._question: Question = asked
             self._question_again = to_bytes(

@@ -1,15 +1,10 @@
-"""Tables of clients: how they are read for an estimator, and their columns in messages."""
+"""Columns of clients' tables, as they are compared and sent."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._data.clients import read_clients
-from .._federation import Federation
-from .._typing import Table
-from ..mixture import FederatedGaussianMixture
-from ..preprocessing import FederatedPCA, FederatedStandardScaler
 from ._messages import Refused
 
 # Number of rows and of columns, before the names.
@@ -18,32 +13,6 @@ _BETWEEN = b"\0"
 _MOST_ROWS = 2**40
 LARGEST_COLUMNS = 2**16
 """Largest length of the columns in a message, in bytes."""
-
-
-_READERS: dict[str, Any] = {
-    own.__name__: own for own in (FederatedGaussianMixture, FederatedStandardScaler, FederatedPCA)
-}
-
-
-class ClientTable(NamedTuple):
-    """Rows of one client.
-
-    ``columns`` are the names, or the number of columns without names.
-    """
-
-    federation: Federation
-    columns: list[str] | int
-
-
-def read_table(estimator: str, X: Table) -> ClientTable:
-    """Table of a client for an estimator, read as in a simulation."""
-    if estimator not in _READERS:
-        raise Refused(f"estimator: {estimator} is unknown")
-    reader = _READERS[estimator]()
-    allow_nan = isinstance(reader, FederatedStandardScaler)
-    federation, _, _ = read_clients(reader, [X], allow_nan=allow_nan)
-    names = getattr(reader, "feature_names_in_", None)
-    return ClientTable(federation, reader.n_features_in_ if names is None else names.tolist())
 
 
 def check_columns(want: Any, got: list[str] | int) -> None:

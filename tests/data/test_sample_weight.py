@@ -179,6 +179,7 @@ def test_rows_of_a_start_are_drawn_by_weight():
         assert gm.means_.max() < 20
 
 
+@pytest.mark.filterwarnings("ignore:The variance of feature")  # of a component's two rows
 def test_clients_are_asked_for_rows_by_their_weight():
     # Rows of clients of negligible weight start no component, unless the others have too few.
     rows = [10.0 * k + np.arange(20.0)[:, None] / 20 for k in range(6)]

@@ -11,6 +11,8 @@ from deployed import tables_of
 from kills import free_port
 from skfedem import FederatedGaussianMixture
 from skfedem.deploy.__main__ import main, read_csv
+from skfedem.deploy._plan_file import function_of
+from skfedem.pharmacokinetics import one_compartment_oral
 
 PLAN = """
 [estimator]
@@ -113,3 +115,7 @@ def test_tables_with_and_without_names(tmp_path):
     path.write_text("age,weight\n1,2\n3,4.5\n")
     table = read_csv(path)
     assert isinstance(table, pd.DataFrame) and [*table.columns] == ["age", "weight"]
+
+
+def test_functions_are_named_by_their_module():
+    assert function_of("skfedem.pharmacokinetics:one_compartment_oral") is one_compartment_oral

@@ -75,29 +75,31 @@ def test_bits_of_uncompressed_rounds():
     residuals = 64 * N_OBSERVATIONS
     assert len(np.unique(uplink[1:])) == 1
     assert residuals < uplink[1] <= residuals + N_CLIENTS * 64
-    # Before: cell numbers (7 bits of 96 cells), a byte for each count; as doubles, margins and a
-    # client's log ρ(y).
+    # Before: cell numbers (7 bits of 96 cells, in whole bytes of each client), a byte for each
+    # count; as doubles, margins and, of each client, log ρ(y), Σ y, Σ N and Σ of visits.
+    codes = sum(-(-7 * int(seen.sum()) // 8) for seen in SEEN)
     margins = sum(seen.any(axis=axis).sum() for seen in SEEN for axis in (0, 1))
-    assert uplink[0] == (7 + 8) * N_OBSERVATIONS + 64 * (N_CLIENTS + margins)
+    assert uplink[0] == 8 * (codes + N_OBSERVATIONS) + 64 * (4 * N_CLIENTS + margins)
     # θ goes to everybody in every round, and for the first control variates: cells, or factors.
     downlink = imputer.history_["downlink_bits"]
     n_cells = np.array([seen.sum() for seen in SEEN])
     n_factors = np.count_nonzero(imputer.history_["singular_values"][:-1], axis=1)
     n_numbers = np.minimum(n_cells, (1 + n_factors[:, None]) * (1 + sum(SEEN[0].shape)))
     assert_array_equal(downlink[1:], 64 * n_numbers.sum(axis=1))
-    assert downlink[0] == 0 < downlink[1] < downlink[-1]
+    # Before, the origin of the values.
+    assert downlink[0] == 64 * N_CLIENTS < downlink[1] < downlink[-1]
     noisy = FederatedMatrixImputer(**STOCHASTIC).fit(CLIENTS)
-    assert noisy.history_["downlink_bits"][0] == downlink[1]
+    assert noisy.history_["downlink_bits"][0] == downlink[0] + downlink[1]
 
 
-@pytest.mark.parametrize(("shape", "width"), [((4, 4), 4), ((1, 17), 5)])
+@pytest.mark.parametrize(("shape", "width"), [((4, 4), 8), ((1, 17), 16)])
 def test_cells_are_numbered_from_0(shape, width):
-    # The last of 16 cells is the 15th, of 4 bits.
+    # The last of 16 cells is the 15th, of 4 bits; two of them fill a byte.
     seen = np.full(shape, np.nan)
     seen[0, :2] = 0.0, 1.0
     imputer = FederatedMatrixImputer(1, effects="none", max_iter=0).fit([seen])
-    # And a byte for each count, and log ρ(y).
-    assert imputer.history_["uplink_bits"][0] == 2 * (width + 8) + 64
+    # And a byte for each count, and four sums.
+    assert imputer.history_["uplink_bits"][0] == width + 2 * 8 + 4 * 64
 
 
 def test_counts_of_observations_take_bytes_of_7_bits():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,9 @@ class LowRankModel(Model):
         matrices round by their shapes, so that this must not depend on who else is in the group.
     positions : ndarray of int, shape (n_samples,)
         Index of each cell of each client, client after client, among the distinct observed cells;
-        empty at the clients.
+        empty at the clients, like ``numbers``.
+    numbers : ndarray of shape (n_samples,)
+        Number of observations of each of these cells.
     """
 
     pooled: Pooled
@@ -136,6 +138,7 @@ class LowRankModel(Model):
     adaptive: bool
     is_dense: bool
     positions: IntArray
+    numbers: FloatArray
 
     block_rows = 2**17
     criterion = "objective"
@@ -152,7 +155,8 @@ class LowRankModel(Model):
         """The model without what other clients sent."""
         none = np.empty(0, dtype=np.intp)
         pooled = self.pooled.without_cells()
-        return replace(self, pooled=pooled, scale=1.0, log_base_measure=0.0, positions=none)
+        cells: dict[str, Any] = {"positions": none, "numbers": np.empty(0)}
+        return replace(self, pooled=pooled, scale=1.0, log_base_measure=0.0, **cells)
 
     def message_lengths(self, sizes: ClientSizes) -> IntArray:
         """Numbers of observed cells of the clients."""

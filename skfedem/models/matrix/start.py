@@ -16,7 +16,7 @@ from ..._history import FLOAT_BITS
 from ..._parameters import is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
-from . import messages
+from . import encoding, messages
 from .covariates import CovariateData, Covariates
 from .low_rank import LowRankModel, ServerIterate
 from .pooled import LEAST_PENALTY, Margins, Pooled, Support
@@ -42,12 +42,21 @@ def cell_federation(data: CellData, client_weights: ClientWeights) -> Federation
     """
     lengths = np.diff(data.offsets)[data.observers]
     offsets = offsets_of(lengths)
-    weights = weights_of_clients(lengths, client_weights)
-    if client_weights == "uniform":
-        weights = weights * lengths / np.add.reduceat(data.counts, offsets[:-1])
-        weights /= weights.sum()
+    counts = np.add.reduceat(data.counts, offsets[:-1])
+    weights = weights_of_cells(lengths, counts, client_weights)
     log_base_measure = data.log_base_measure[data.observers]
     return Federation(relative_cells(data), offsets, weights, log_base_measure=log_base_measure)
+
+
+def weights_of_cells(
+    lengths: IntArray, counts: FloatArray, client_weights: ClientWeights
+) -> FloatArray:
+    """Weights w_i of clients with so many cells and observations."""
+    weights = weights_of_clients(lengths, client_weights)
+    if client_weights == "uniform":
+        weights = weights * lengths / counts
+        weights /= weights.sum()
+    return weights
 
 
 @dataclass(eq=False, repr=False)
@@ -78,11 +87,13 @@ def low_rank_model(
     the sums by group and column. ``adaptive`` steps follow the curvature.
     """
     weights, lengths = clients.sizes
-    n_bits = (shape[0] * shape[1] - 1).bit_length()
     codes = clients.gather(
-        messages.observed_cells, shape[1], n_bits=lambda codes: n_bits * len(codes)
+        messages.observed_cells, shape[1], n_bits=lambda _: encoding.bits_of_codes(lengths, shape)
     )
-    counts = clients.gather(messages.numbers_of_observations, n_bits=_bits_of_counts)
+    counts = clients.gather(
+        messages.numbers_of_observations,
+        n_bits=lambda counts: encoding.bits_of_counts(counts, lengths),
+    )
     log_base_measures = clients.gather(messages.log_base_measure)
     # Weight of a client's observation in the pooled objective, which is 1 on average.
     shares = weights / lengths
@@ -108,6 +119,7 @@ def low_rank_model(
         adaptive=adaptive,
         is_dense=is_dense(len(support.counts), shape[0] * shape[1]),
         positions=positions,
+        numbers=counts,
     )
 
 
@@ -127,13 +139,6 @@ def with_automatic_penalty(clients: SetUp, model: LowRankModel) -> LowRankModel:
     low_rank, _ = threshold_singular_values(none, pooled.support.matrix(sums), 0.0, 1)
     penalty = _AUTOMATIC_SHARE * float(low_rank.singular_values.sum())
     return replace(model, pooled=pooled._replace(penalty=penalty))
-
-
-def _bits_of_counts(counts: FloatArray) -> int:
-    """Bits of numbers of observations, in 7-bit bytes; of efforts, as doubles."""
-    if (counts % 1).any():
-        return FLOAT_BITS * len(counts)
-    return 8 * int(np.ceil(np.log2(counts + 1) / 7).sum())
 
 
 def observed_support(

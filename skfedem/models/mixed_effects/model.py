@@ -11,13 +11,14 @@ The statistics are those of ``layout``, of φ minus the centre: far from 0, φ �
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..._federation import ClientSizes, Federation
+from ..._serialization import serializable
 from ..._typing import FloatArray, IntArray
 from .._base import ClientSums, RowModel, Step
 from ..client_rows import segment_sums
@@ -53,7 +54,8 @@ _ROUNDING = 1e-10
 _CLIENTS, _NOISE, _SPIDER = 0.006, 0.02, 0.1
 
 
-class Parameters(NamedTuple):
+@serializable
+class PopulationParameters(NamedTuple):
     """θ: coefficients B (c, p), Ω (p, p), squares (r,), and all of them as a vector (q,)."""
 
     coefficients: FloatArray
@@ -67,11 +69,26 @@ class Parameters(NamedTuple):
         return Theta(*self[:3])
 
 
+@serializable
+class SentModel(NamedTuple):
+    """What the server tells of a model; clients have the functions themselves.
+
+    Attributes are those of ``MixedEffectsModel``; moment and number of observations are those of
+    ``Constants``.
+    """
+
+    moment: FloatArray
+    mean_n_observations: float
+    n_observations: int
+    n_nodes: int
+    n_chains: int
+
+
 @dataclass(frozen=True, eq=False)
 class MixedEffectsModel(RowModel):
     """Population model with E-steps by quadrature, ``expectation``, and by chains, ``simulate``.
 
-    Parameters
+    PopulationParameters
     ----------
     structure : callable
         Structural model.
@@ -105,6 +122,20 @@ class MixedEffectsModel(RowModel):
     n_nodes: int = 5
     n_chains: int = 1
     criterion: str = "log_likelihood"
+
+    def for_clients(self) -> Any:
+        """What ``received`` needs beside the design."""
+        return SentModel(*self.sent, self.n_observations, self.n_nodes, self.n_chains)
+
+    def received(self, sent: SentModel) -> MixedEffectsModel:
+        """Model of the same design, as a server has told of it."""
+        return replace(
+            self,
+            sent=Constants(sent.moment, sent.mean_n_observations),
+            n_observations=sent.n_observations,
+            n_nodes=sent.n_nodes,
+            n_chains=sent.n_chains,
+        )
 
     @property
     def n_statistics(self) -> int:
@@ -210,7 +241,11 @@ class MixedEffectsModel(RowModel):
         return self.layout.join(*chain_statistics(population, features, chains, centred)), chains
 
     def annealed_step(
-        self, statistics: FloatArray, field: FloatArray, step_size: float, before: Parameters
+        self,
+        statistics: FloatArray,
+        field: FloatArray,
+        step_size: float,
+        before: PopulationParameters,
     ) -> Step:
         """``Step`` that keeps 0.97 of variances and squares: chains can leave a poor start."""
         field_sq_norm = self.field_sq_norm(statistics, field)
@@ -234,7 +269,11 @@ class MixedEffectsModel(RowModel):
     # ---- M-step
 
     def local_maximization(
-        self, statistics: FloatArray, federation: Federation, clients: IntArray, theta: Parameters
+        self,
+        statistics: FloatArray,
+        federation: Federation,
+        clients: IntArray,
+        theta: PopulationParameters,
     ) -> FloatArray:
         """T_i(S_i), vectors (n, q) of θ, with what the clients themselves would send once.
 
@@ -257,19 +296,19 @@ class MixedEffectsModel(RowModel):
             found.append(theta_i._replace(covariance=covariance))
         return np.stack([self.layout.join(*own) for own in found])
 
-    def parameters_of(self, natural: FloatArray) -> Parameters:
-        """Parameters θ from their vector."""
+    def parameters_of(self, natural: FloatArray) -> PopulationParameters:
+        """PopulationParameters θ from their vector."""
         return self.parameters(Theta(*self.layout.split(natural)))
 
-    def parameters(self, theta: Theta) -> Parameters:
-        """Parameters θ with their vector."""
-        return Parameters(*theta, self.layout.join(*theta))
+    def parameters(self, theta: Theta) -> PopulationParameters:
+        """PopulationParameters θ with their vector."""
+        return PopulationParameters(*theta, self.layout.join(*theta))
 
-    def maximization(self, statistics: FloatArray) -> Parameters:
+    def maximization(self, statistics: FloatArray) -> PopulationParameters:
         """T(s), see ``maximization``."""
         return self.parameters(m_step.maximization(self.layout, self.sent, statistics))
 
-    def statistics_of(self, parameters: Parameters) -> FloatArray:
+    def statistics_of(self, parameters: PopulationParameters) -> FloatArray:
         """Inverse of T: the expected statistic under the parameters."""
         return m_step.statistics_of(self.layout, self.sent, parameters.theta)
 
@@ -298,7 +337,7 @@ class MixedEffectsModel(RowModel):
         least = share * before.covariance, share * before.squares
         return m_step.keeps(self.layout, self.sent, proposal, least)
 
-    def surrogate(self, statistics: FloatArray, parameters: Parameters) -> float:
+    def surrogate(self, statistics: FloatArray, parameters: PopulationParameters) -> float:
         """``<s, φ(θ)> - ψ(θ)``; nats per subject."""
         return m_step.surrogate(self.layout, self.sent, statistics, parameters.theta)
 
@@ -316,7 +355,7 @@ class MixedEffectsModel(RowModel):
         n_subjects = sizes.effective_n_clients * batch_size
         return _SPIDER * np.sqrt(n_subjects / (1 + omega_p))
 
-    def message_units(self, parameters: Parameters) -> MessageUnits:
+    def message_units(self, parameters: PopulationParameters) -> MessageUnits:
         """Units in which subjects are similarly noisy."""
         return message_units(self.layout, self.sent, parameters.theta)
 
@@ -326,6 +365,6 @@ class MixedEffectsModel(RowModel):
         sizes = [self.n_observations, self.n_nodes, self.n_chains]
         return np.concatenate([sizes, np.arcsinh(np.append(self.center, sent)).round(6)]) + 0.0
 
-    def trace(self, parameters: Parameters) -> FloatArray:
+    def trace(self, parameters: PopulationParameters) -> FloatArray:
         """θ as a vector."""
         return parameters.natural

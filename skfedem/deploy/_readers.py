@@ -1,0 +1,335 @@
+"""How a client's table is read for an estimator, and what all clients have to agree on for it.
+
+Some tables are read in two steps: each client sends a few *facts*, the server tells all clients
+what follows from those of everybody, and the rows of a client are made with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._data.cells import CellData, mean_of_sums, read_cells
+from .._data.clients import read_clients
+from .._data.features import set_columns
+from .._data.frame_labels import labels_of_shape, sizes_of_shape
+from .._data.long_tables import column, columns_of, is_long_table, numbers
+from .._federation import Federation, offsets_of, weights_of_clients
+from .._imputer.covariates import NO_COVARIATES, read_given
+from .._mixed_effects.design import design_of
+from .._mixed_effects.fit_steps import federation_of
+from .._mixed_effects.records import ClientRecords
+from .._mixed_effects.records import read_clients as read_subjects
+from .._mixed_effects.settings import checked_settings, solver_of
+from .._mixed_effects.start import model_of
+from .._serialization import to_bytes
+from .._typing import FloatArray, IntArray
+from ..impute import FederatedMatrixImputer
+from ..mixed_effects import FederatedNonlinearMixedEffects
+from ..mixture import FederatedGaussianMixture
+from ..models.matrix.families import FAMILIES
+from ..models.matrix.start import cell_federation, weights_of_cells
+from ..models.mixed_effects.maximization import Theta
+from ..models.mixed_effects.model import SentModel
+from ..preprocessing import FederatedPCA, FederatedStandardScaler
+from ..solvers.base import Solver
+from ._messages import Refused
+
+# Columns of a long table of counts.
+SITE, TIME, COUNT = "site", "time", "count"
+
+
+class OwnTable(NamedTuple):
+    """Table of one client.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows of its federation.
+    columns : list of str or int
+        Names of the features, or the number of features without names.
+    facts : ndarray of shape (n_facts,)
+        What all clients have to agree on depends on these.
+    federation : callable
+        ``federation(agreed)`` has the rows.
+    complete : callable
+        ``complete(model)`` is a model as clients use it, from what the server tells of it.
+    solver : Solver or None
+        Solver in place of that of the parameter ``solver``.
+    """
+
+    n_rows: int
+    columns: list[str] | int
+    facts: FloatArray
+    federation: Callable[[dict[str, Any]], Federation]
+    complete: Callable[[Any], Any] = lambda model: model
+    solver: Solver | None = None
+
+
+class Agreed(NamedTuple):
+    """What follows from the facts of all clients.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n_clients,)
+        w_i.
+    told : dict
+        What clients need to know.
+    data : object
+        What the fit needs to know in place of tables, see ``Elsewhere``.
+    """
+
+    weights: FloatArray
+    told: dict[str, Any]
+    data: Any = None
+
+
+class Reader(NamedTuple):
+    """How tables are read for an estimator.
+
+    Attributes
+    ----------
+    kind : type
+        Class of the estimator.
+    read : callable
+        ``read(plan, X)`` is the ``OwnTable`` of a client.
+    agree : callable
+        ``agree(plan, lengths, facts)`` is ``Agreed``, from the numbers of rows of all clients and
+        their facts (n_clients, n_facts).
+    n_facts : int
+    has_shape : bool
+        Whether ``fit`` takes the shape of a matrix.
+    known : callable
+        ``known(plan, told)`` are fitted attributes that follow from the plan and what was told.
+    personal : callable or None
+        ``personal(estimator, plan, X)`` are columns of what a fit says of a client's own rows.
+    """
+
+    kind: Any
+    read: Callable[[dict[str, Any], Any], OwnTable]
+    agree: Callable[[dict[str, Any], IntArray, FloatArray], Agreed]
+    n_facts: int = 0
+    has_shape: bool = False
+    known: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda plan, told: {}
+    personal: Callable[[Any, dict[str, Any], Any], dict[str, Any]] | None = None
+
+
+def _reader_of_rows(kind: Any, *, allow_nan: bool = False) -> Reader:
+    """Reader of plain tables, whose rows need no agreement."""
+
+    def read(plan: dict[str, Any], X: Any) -> OwnTable:
+        estimator = kind()
+        federation, _, _ = read_clients(estimator, [X], allow_nan=allow_nan)
+        names = getattr(estimator, "feature_names_in_", None)
+        columns = estimator.n_features_in_ if names is None else names.tolist()
+        return OwnTable(federation.n_samples, columns, np.empty(0), lambda told: federation)
+
+    def agree(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
+        client_weights = plan["parameters"].get("client_weights", "n_samples")
+        return Agreed(weights_of_clients(lengths, client_weights), {})
+
+    return Reader(kind, read, agree)
+
+
+def _read_matrix(plan: dict[str, Any], X: Any) -> OwnTable:
+    """Cells of a matrix, of triplets, or of a long table with names.
+
+    The facts are the sum of the observations, and the numbers of these and of visits.
+    """
+    data, client_weights = _own_cells(plan, X), plan["parameters"]["client_weights"]
+    facts = np.array([data.sums.sum(), data.n_observations.sum(), data.counts.sum()])
+
+    def federation(told: dict[str, Any]) -> Federation:
+        return cell_federation(_own_cells(plan, X, told["origin"]), client_weights)
+
+    return OwnTable(len(data.rows), data.shape[1], facts, federation)
+
+
+def _own_cells(plan: dict[str, Any], X: Any, origin: float = 0.0) -> CellData:
+    """Cells of one client."""
+    shape, parameters = plan["shape"], plan["parameters"]
+    names = ("family", "missing_values", "effects", "rows")
+    estimator = FederatedMatrixImputer(**{name: parameters[name] for name in names})
+    is_long = is_long_table(X) and {SITE, TIME, COUNT} <= {*X}
+    table, family = _numbered(X, shape) if is_long else X, FAMILIES[estimator.family]
+    return read_cells(estimator, [table], shape=shape, family=family, origin=origin)
+
+
+def _labels(plan: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    labels, shape = labels_of_shape(plan["shape"]), sizes_of_shape(plan["shape"])
+    covariates = read_given(NO_COVARIATES, shape, labels, plan["parameters"]["effects"])
+    return {
+        "_row_labels": labels[0],
+        "_column_labels": labels[1],
+        "_covariates": covariates,
+        "_given_covariates": NO_COVARIATES,
+    }
+
+
+def _completed_rows(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
+    """Sites where this client was, with fitted means in place of missing cells."""
+    data, filled = _own_cells(plan, X), np.asarray(estimator.fitted_mean())
+    filled[data.rows, data.columns] = data.values
+    visited = np.unique(data.rows)
+    names = [range(size) if isinstance(size, int) else size for size in plan["shape"]]
+    columns = zip(names[1], filled[visited].T, strict=True)
+    return {SITE: [names[0][row] for row in visited]} | {str(name): own for name, own in columns}
+
+
+def _numbered(table: Any, shape: Any) -> FloatArray:
+    """Triplets of a long table, whose sites and times are names in a shape."""
+    columns, triplets = columns_of(table), []
+    for name, axis in zip((SITE, TIME), shape, strict=True):
+        if isinstance(axis, int):
+            raise Refused(f"columns: expected a plan with names for column {name!r}")
+        numbers_of = {str(own): float(number) for number, own in enumerate(axis)}
+        names = [str(own) for own in column(columns, name, "names", "").tolist()]
+        unknown = [own for own in names if own not in numbers_of]
+        if unknown:
+            raise Refused(f"columns: {name} {unknown[0]!r} is not in the plan")
+        triplets.append([numbers_of[own] for own in names])
+    counts = numbers(columns, COUNT, "", "counts")
+    rows = np.column_stack([*triplets, counts])[~np.isnan(counts)]
+    return rows[np.lexsort(rows.T[::-1])]  # as ``read_counts`` has them
+
+
+def _agree_on_cells(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
+    """Origin, weights, and what the fit knows of cells before it asks for them."""
+    parameters, (sums, n_observations, counts) = plan["parameters"], facts.T
+    from_mean = parameters["effects"] != "none" and parameters["family"] == "gaussian"
+    origin = mean_of_sums(sums, n_observations.sum()) if from_mean else 0.0
+    none: Any = np.empty(0, dtype=np.int32)
+    data = CellData(
+        rows=none,
+        columns=none,
+        values=np.empty(0),
+        counts=np.empty(0),
+        offsets=offsets_of(lengths),
+        log_base_measure=np.empty(0),
+        ids=np.array(plan["roster"]),
+        shape=sizes_of_shape(plan["shape"]),
+        row_offsets=None,
+        observations=None,
+        origin=origin,
+        sums=sums,
+        n_observations=np.empty(0),
+        log_effort=None,
+    )
+    weights = weights_of_cells(lengths, counts, parameters["client_weights"])
+    return Agreed(weights, {"origin": origin}, data)
+
+
+def _population_of(plan: dict[str, Any]) -> Any:
+    """The estimator of a plan, whose model is the client's own function."""
+    return FederatedNonlinearMixedEffects(**plan["parameters"])
+
+
+def _read_subjects(plan: dict[str, Any], X: Any) -> OwnTable:
+    """Subjects of a long table.
+
+    The facts are the largest number of rows of a subject, and numbers of responses, with and
+    without a value.
+    """
+    estimator = _population_of(plan)
+    design = design_of(estimator)
+    settings, data = checked_settings(estimator, design), read_subjects([X], None, design)
+    facts = np.array([data.n_places, data.n_observations, data.n_missing], dtype=np.float64)
+
+    def federation(told: dict[str, Any]) -> Federation:
+        own = read_subjects([X], None, design, told["n_places"])
+        return federation_of(own, estimator.client_weights)
+
+    def complete(sent: Any) -> Any:
+        if not isinstance(sent, SentModel):
+            return sent
+        return model_of(design, sent.n_observations, sent.n_nodes).received(sent)
+
+    names = [design.subject, design.response, *design.regressors, *design.covariates]
+    n_subjects = int(data.offsets[-1])
+    return OwnTable(n_subjects, names, facts, federation, complete, solver_of(settings))
+
+
+def _agree_on_subjects(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
+    """Places for observations, and what the fit knows of subjects before it asks."""
+    n_places = int(facts[:, 0].max())
+    data = ClientRecords(
+        None,
+        offsets_of(lengths),
+        np.empty(0, dtype=np.uint64),
+        np.array(plan["roster"]),
+        n_missing=int(facts[:, 2].sum()),
+        n_places=n_places,
+        n_observations=int(facts[:, 1].sum()),
+    )
+    weights = weights_of_clients(lengths, plan["parameters"]["client_weights"])
+    return Agreed(weights, {"n_places": n_places}, data)
+
+
+def _design(plan: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    return {"_design": design_of(_population_of(plan)), "_theta": Theta(*told["_theta"])}
+
+
+def _parameters_of_subjects(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
+    """Parameters of each subject, by column."""
+    table = estimator.individual_parameters(X)
+    return {name: np.asarray(table[name]) for name in table}
+
+
+READERS: Mapping[str, Reader] = {
+    FederatedGaussianMixture.__name__: _reader_of_rows(FederatedGaussianMixture),
+    FederatedStandardScaler.__name__: _reader_of_rows(FederatedStandardScaler, allow_nan=True),
+    FederatedPCA.__name__: _reader_of_rows(FederatedPCA),
+    FederatedMatrixImputer.__name__: Reader(
+        FederatedMatrixImputer,
+        _read_matrix,
+        _agree_on_cells,
+        n_facts=3,
+        has_shape=True,
+        known=_labels,
+        personal=_completed_rows,
+    ),
+    FederatedNonlinearMixedEffects.__name__: Reader(
+        FederatedNonlinearMixedEffects,
+        _read_subjects,
+        _agree_on_subjects,
+        n_facts=3,
+        known=_design,
+        personal=_parameters_of_subjects,
+    ),
+}
+"""Readers by the name of the estimator."""
+
+
+# Attributes that tell of other clients or of the course of the fit, which clients do not get.
+_OF_THE_SERVER = ("client_", "history_", "setup_messages_", "_memory")
+
+
+def told_of(estimator: Any) -> dict[str, Any]:
+    """Fitted attributes that clients get at the end: numbers, arrays and text."""
+    told, parameters = {}, estimator.get_params(deep=False)
+    for name, value in vars(estimator).items():
+        if name not in parameters and not name.startswith(_OF_THE_SERVER):
+            try:
+                to_bytes(value)
+            except TypeError:
+                continue
+            told[name] = value
+    return told
+
+
+def fitted_of(plan: dict[str, Any], told: dict[str, Any], table: OwnTable) -> Any:
+    """The fitted estimator, as a client knows it."""
+    reader = reader_of(plan["estimator"])
+    estimator = reader.kind(**plan["parameters"])
+    set_columns(estimator, table.columns)
+    vars(estimator).update(told | reader.known(plan, told))
+    return estimator
+
+
+def reader_of(estimator: str) -> Reader:
+    """Reader for an estimator."""
+    if estimator not in READERS:
+        raise Refused(f"estimator: {estimator} is unknown")
+    return READERS[estimator]

@@ -1,0 +1,78 @@
+"""A deployed population model is that of the simulation, bit for bit."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from deployed import Deployment
+from skfedem import FederatedNonlinearMixedEffects
+from skfedem.datasets import load_theophylline
+from skfedem.deploy import Client, Policy
+from skfedem.pharmacokinetics import one_compartment_oral
+
+DATA = load_theophylline().data
+START = {"ka": 1.0, "V": 20.0, "CL": 0.5}
+NOISY = {"omega": 1.0, "participation": 0.7}
+CASES = {
+    "exact": {},
+    "noisy": NOISY,
+    "covariate": {"covariates": {"CL": ["weight"]}, "error": "combined"},
+    "minibatches": {"solver": "vr_fedem", "batch_size": 2, **NOISY},
+    "chains": {"e_step": "mcmc", "n_exploratory": 8, "n_smoothing": 4, "n_chains": 2, **NOISY},
+}
+
+
+def sites(n_sites=3):
+    """Theophylline at some sites, as dicts of columns."""
+    owners = (np.asarray(DATA["id"]) - 1) * n_sites // 12
+    return [{name: np.asarray(DATA[name])[owners == k] for name in DATA} for k in range(n_sites)]
+
+
+def exponential_decay(parameters, regressors):
+    return regressors["dose"] / parameters["V"] * np.exp(-parameters["k"] * regressors["time"])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_fits_equal_those_of_the_simulation(case, tmp_path):
+    parameters = {"max_iter": 4, "random_state": 1, **CASES[case]}
+    if case == "chains":
+        parameters["max_iter"] = None
+    population = FederatedNonlinearMixedEffects(one_compartment_oral, START, **parameters)
+    deployment = Deployment(population, sites(), tmp_path)
+    got = deployment.run().end()
+    want = population.fit(sites())
+    for name, value in vars(want).items():
+        if name.endswith("_") and name not in ("client_ids_", "history_"):
+            assert_array_equal(getattr(got, name), value, err_msg=name)
+    for name, column in want.history_.items():
+        assert_array_equal(got.history_[name], column, err_msg=name)
+    server = deployment.server._clients
+    assert_array_equal(server.controls.ravel(), deployment.controls().ravel())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_clients_know_the_parameters_of_their_subjects(tmp_path):
+    population = FederatedNonlinearMixedEffects(one_compartment_oral, START, max_iter=2)
+    deployment = Deployment(population, sites(), tmp_path, seed=0)
+    got = deployment.run().end()
+    for name, own in zip("abc", sites(), strict=True):
+        personal = deployment.clients[name].personal_result()
+        want = got.individual_parameters(own)
+        assert [*personal] == [*want]
+        for column, values in personal.items():
+            assert_array_equal(values, want[column])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_functions_are_the_clients_own_and_compared(tmp_path):
+    start = {"V": 20.0, "k": 0.1}
+    population = FederatedNonlinearMixedEffects(exponential_decay, start, max_iter=1)
+    deployment = Deployment(population, sites(), tmp_path, seed=0)
+    assert "expected Client(..., model=exponential_decay)" in deployment.phase()["a"].reason
+    for name, model in {"a": exponential_decay, "b": one_compartment_oral}.items():
+        folder = tmp_path / f"{name} with model"
+        client = Client(name, sites()[0], folder, policy=Policy(min_rows=4), model=model)
+        verdict = deployment.server.receive(name, client.answer(deployment.server.request(name)))
+        assert verdict.used == (name == "a")
+    assert "one_compartment_oral differs" in verdict.reason
