@@ -51,7 +51,10 @@ def test_kmeans_mutes_no_warning_but_its_own(monkeypatch):
     alike = 1 + np.spacing(1.0) * np.arange(8)[:, None]  # of which k-means makes two clusters
     with pytest.warns(ConvergenceWarning) as caught:
         FederatedGaussianMixture(3, random_state=0).fit([alike, alike + 1])
-    assert {str(warning.message) for warning in caught} == {"Not converged, says another thread"}
+    said = {str(warning.message) for warning in caught}
+    # Beside what the estimator says of such components.
+    said = {message for message in said if not message.startswith("The variance of")}
+    assert said == {"Not converged, says another thread"}
 
 
 def test_kmeans_does_not_see_a_column_of_fill_values():
