@@ -97,10 +97,8 @@ class DaskFederation(Elsewhere):
                 function,
                 columns,
                 key=f"transform-{uuid4().hex}",
-                workers=[place],
-                allow_other_workers=True,
             )
-            for own, place in zip(self.rows, self.places(), strict=True)
+            for own in self.rows
         ]
         same = self.shards, self.lengths, self.ids
         return DaskFederation(self.client, rows, *same, None, self.snapshot_every)

@@ -19,7 +19,6 @@ from .._data.features import shorten
 from .._messages import repr_of
 from .._optional import check_installed
 from .._parameters import check_number
-from .._typing import IntArray
 from ..clients.sums import shards_of
 from ._cluster import NoWorkersError, wait_for
 from ._federation import DaskFederation
@@ -41,8 +40,8 @@ def read_clients(
 ) -> DaskFederation:
     """Read the rows of clients on the workers of a Dask cluster.
 
-    The clients are cut into shards by their numbers of rows. Each worker gets adjacent shards, and
-    keeps their rows, and in a fit their states. No row passes through the scheduler or this
+    The clients are cut into shards by their numbers of rows. Workers keep the rows of some, and in
+    a fit their states. No row passes through the scheduler or this
     process.
 
     Parameters
@@ -145,23 +144,21 @@ def _one_file_each(client: Client, paths: list[str], snapshot_every: int) -> Das
             f"Expected one file for each client, got two for client {str(name)!r}: {two[0]} and "
             f"{two[1]}. Rename one of them, or join their rows."
         )
-    places = sorted(client.nthreads())
-    parts = [[*own] for own in np.array_split(paths, len(places)) if len(own)]
+    parts = [[*own] for own in np.array_split(paths, len(client.nthreads())) if len(own)]
     asked = [client.submit(describe_files, part, key=_key("read-footers")) for part in parts]
     described = [own for part in _results(client, asked) for own in part]
     columns, dtype = _agreed(described, paths)
     lengths = np.array([own.counts[0] for own in described])
     shards = shards_of(lengths)
+    # Not pinned: Dask would not read shards again whose workers were the last ones.
     rows = [
         client.submit(
             read_files,
             paths[first:last],
             Target(first, names[first:last], lengths[first:last], columns, dtype),
             key=_key("read-rows"),
-            workers=[place],
-            allow_other_workers=True,
         )
-        for (first, last), place in zip(pairwise(shards), _placed(shards, places), strict=True)
+        for first, last in pairwise(shards)
     ]
     return DaskFederation(client, rows, shards, lengths, names, columns, snapshot_every)
 
@@ -180,12 +177,11 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
     ids, where = np.unique(np.concatenate([own.labels for own in described]), return_inverse=True)
     counts = np.concatenate([own.counts for own in described])
     lengths = np.bincount(where, counts).astype(np.intp)
-    shards, places = shards_of(lengths), sorted(client.nthreads())
+    shards = shards_of(lengths)
     bounds = ids[shards[:-1]]
     cut = [client.submit(cut_table, own, label, bounds, key=_key("cut")) for own in tables]
     rows = []
-    for k, place in enumerate(_placed(shards, places)):
-        first, last = shards[k], shards[k + 1]
+    for k, (first, last) in enumerate(pairwise(shards)):
         pieces = [
             client.submit(piece_of, own, k, key=_key("piece"))
             for own, known in zip(cut, described, strict=True)
@@ -199,8 +195,6 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
                 label,
                 target,
                 key=_key("join-rows"),
-                workers=[place],
-                allow_other_workers=True,
             )
         )
     return DaskFederation(client, rows, shards, lengths, ids, columns, snapshot_every)
@@ -210,12 +204,6 @@ def _has_any(labels: NDArray[Any], first: Any, last: Any) -> bool:
     """Whether some of these sorted labels are in a range."""
     start = np.searchsorted(labels, first)
     return bool(start < len(labels) and labels[start] <= last)
-
-
-def _placed(shards: IntArray, places: list[str]) -> list[str]:
-    """Worker of each shard: as many adjacent ones for each as for the others."""
-    n = len(shards) - 1
-    return [places[k * len(places) // n] for k in range(n)]
 
 
 def _results(client: Client, futures: list[Future]) -> list[Any]:

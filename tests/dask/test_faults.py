@@ -101,6 +101,7 @@ def test_a_cluster_without_workers_is_an_error_that_says_what_to_do(
         assert not hasattr(model, "means_")
         assert_same(mixture(Event()).fit(tables, resume_from=path), want)
         client.cluster.scale(1)
+        client.wait_for_workers(1)
         assert_same(mixture(Event()).fit(federation, resume_from=path), want)
 
 
