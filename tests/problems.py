@@ -315,7 +315,7 @@ def low_rank_objective(clients, weights, theta, penalty, family):
     A client's mean over its cells weighs as ``weights`` say, and an observation 1 on average.
     """
     low_rank = theta.low_rank.left * theta.low_rank.singular_values @ theta.low_rank.right.T
-    effects = oracle.Effects(*theta.effects)
+    effects = oracle.Effects(*theta.effects[:3])
     value = penalty * oracle.nuclear_norm(low_rank)
     value += LEAST_PENALTY / 2 * (np.sum(effects.rows**2) + np.sum(effects.columns**2))
     n_observations = np.array([client.counts.sum() for client in clients])

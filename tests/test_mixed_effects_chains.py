@@ -134,10 +134,11 @@ def test_what_is_sent_once_is_counted(table):
     for e_step in ("quadrature", "mcmc"):
         given = {"e_step": e_step, "covariates": {"V": ["log_weight"]}, "max_iter": 7}
         fit = quiet_fit(oral(**given), weights, clients=sites)
-        # Numbers of observations, two moments of (1, x), and squared residuals; θ at the start.
-        assert fit.history_["uplink_bits"][0] == 64 * 4 * (3 + 1)
+        # Three facts of the table; numbers of observations, two moments of (1, x), and squared
+        # residuals. Back come places for observations, the means, and θ at the start.
+        assert fit.history_["uplink_bits"][0] == 64 * 4 * (3 + 3 + 1)
         q = 3 + 1 + 3 + 1
-        assert fit.history_["downlink_bits"][0] == 64 * 4 * (3 + q)
+        assert fit.history_["downlink_bits"][0] == 64 * 4 * (1 + 3 + q)
 
 
 # ---- warm starts

@@ -164,12 +164,15 @@ def test_sums_by_group_are_counted_messages():
     without = FederatedMatrixImputer(1).fit(tables("gaussian"))
     imputer = FederatedMatrixImputer(1).fit(tables("gaussian"), row_groups=HABITAT)
     new = [own for own in imputer.setup_messages_ if own not in without.setup_messages_]
-    named = {own.name: own for own in new}
+    named = {own.name: own for own in new if own.name != "theta"}  # which has coefficients
     assert set(named) == {"groups of rows", "group_sums"}
     assert named["groups of rows"].downlink_bits == N_CLIENTS * J * 64
     assert named["group_sums"].uplink_bits > 0
     season = FederatedMatrixImputer(1).fit(tables("gaussian"), column_covariates=SEASONS)
-    assert season.setup_messages_ == without.setup_messages_  # the margins suffice
+    named, others = (
+        [own for own in fit.setup_messages_ if own.name != "theta"] for fit in (season, without)
+    )
+    assert named == others  # the margins suffice
 
 
 def test_category_codes_and_pandas_categories_are_indicators():
