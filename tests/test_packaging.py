@@ -23,6 +23,8 @@ import importlib, pkgutil, sys
 {first}
 import skfedem
 for module in pkgutil.walk_packages(skfedem.__path__, "skfedem."):
+    if module.name.startswith("skfedem.dask"):  # for those alone who have a cluster
+        continue
     importlib.import_module(module.name)
     print(module.name)
 # pandas aside, which scikit-learn itself imports where it is.
@@ -42,7 +44,7 @@ def imported(first=""):
 def modules():
     paths = [path.relative_to(ROOT) for path in (ROOT / "skfedem").rglob("*.py")]
     names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}
-    return names - {"skfedem"}
+    return {name for name in names - {"skfedem"} if not name.startswith("skfedem.dask")}
 
 
 def test_nothing_optional_is_needed_to_import_everything():
@@ -52,6 +54,12 @@ def test_nothing_optional_is_needed_to_import_everything():
 
 def test_nothing_optional_is_imported_unasked():
     assert imported() == modules()
+
+
+def test_dask_is_asked_for_by_its_name():
+    code = "import sys; sys.modules['distributed'] = None; import skfedem.dask"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "skfedem.dask requires distributed, which is not installed." in run.stderr
 
 
 def test_torch_is_asked_for_by_its_name(monkeypatch):
