@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array, hstack
+from scipy.sparse import csr_array, diags, hstack
 
 from ..._serialization import serializable
 from ..._typing import FloatArray, IntArray
@@ -92,7 +92,7 @@ class Covariates(NamedTuple):
         parts = [csr_array(self.rows[rows])]
         of_columns = csr_array(self.columns[columns])
         for group in range(self.n_groups):
-            parts.append(diags_array((groups == group).astype(np.float64)) @ of_columns)
+            parts.append(csr_array(diags((groups == group).astype(np.float64))) @ of_columns)
         if self.with_effects:
             codes = groups * n_columns + columns
             shape = len(rows), self.n_groups * n_columns
