@@ -74,6 +74,8 @@ def read_clients(
     """
     if isinstance(X, Elsewhere):
         check_no_labels(clients)
+        if sample_weight is not None:
+            raise TypeError("Expected sample_weight=None with clients elsewhere, got weights.")
         X.check_finite(allow_nan=allow_nan)
         set_columns(estimator, X.columns)
         rows = np.empty((0, estimator.n_features_in_))

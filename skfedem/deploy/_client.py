@@ -56,6 +56,23 @@ class Policy:
     allow_estimators: tuple[str, ...] | None = None
 
 
+# Where messages and models of an estimator are defined.
+_PACKAGES = {
+    "FederatedGaussianMixture": ("skfedem.models.mixture.",),
+    "FederatedMatrixImputer": ("skfedem.models.matrix.", "skfedem._imputer."),
+    "FederatedNonlinearMixedEffects": ("skfedem.models.mixed_effects.", "skfedem._mixed_effects."),
+    "FederatedStandardScaler": ("skfedem.preprocessing.",),
+    "FederatedPCA": ("skfedem.preprocessing.",),
+}
+
+
+def _check_asked(held: Held, asked: Any) -> None:
+    """Refuse what the estimator of the plan, which the owner has allowed, does not ask."""
+    assert held.plan is not None  # a plan was agreed on
+    if not asked.__module__.startswith(_PACKAGES[held.plan["estimator"]]):
+        raise Refused(f"question: {held.plan['estimator']} does not ask this")
+
+
 class Held(NamedTuple):
     """State of a client; a phase replaces it when the server has used the reply.
 
@@ -256,8 +273,11 @@ class Client:
     def _end(self, asked: Message, held: Held) -> bytes:
         """Commit for the last time."""
         if asked.run == self._run:
+            path = self._folder / "result"
             if asked.body:
-                write(self._folder / "result", asked.body)
+                write(path, asked.body)
+            else:
+                path.unlink(missing_ok=True)  # of an earlier run
             self._held, self._prepared, self.over = held, None, True
             self._save()
         return self._sealed(asked, Kind.REPLY, b"")
@@ -339,6 +359,7 @@ class Client:
             raise Refused(f"question: message {question['message']!r} is unknown")
         if known.init and known.init not in self.policy.allow_init:
             raise Refused(f"policy: init_params={known.init!r} is not allowed")
+        _check_asked(held, known.message)
         names = [*inspect.signature(known.message).parameters][1:]
         arguments = dict(zip(names, question["arguments"], strict=True))
         if "seed" in arguments:
@@ -355,6 +376,7 @@ class Client:
 
     def _join(self, held: Held, question: dict[str, Any]) -> Held:
         """Agree on solver and task; the state is that before the first round."""
+        _check_asked(held, type(question["task"].model))
         start = question["start"]
         held = held._replace(start=start, solver=question["solver"])
         held = held._replace(task=question["task"]._replace(seed=self._seed_of(start)))

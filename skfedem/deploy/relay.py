@@ -32,7 +32,8 @@ def listen(client: Client, socket: FilePath, *, report: Callable[[str], None] = 
     report : callable, default=print
         Called with lines on the progress.
     """
-    Path(socket).unlink(missing_ok=True)  # of a process that was killed
+    if Path(socket).is_socket():
+        Path(socket).unlink()  # of a process that was killed
     before = os.umask(0o077)
     try:
         listener = Listener(os.fspath(socket))
