@@ -171,6 +171,7 @@ def test_row_weights_are_repetitions_in_full_batches():
 # ---- priors, SCAFFOLD, compression, participation
 
 
+@pytest.mark.filterwarnings("ignore:target_sparsity")  # of which forty rounds reach .23 of .3
 @pytest.mark.parametrize(
     "settings",
     [
@@ -217,6 +218,15 @@ def test_names_and_objects_of_priors_are_one(digits):
         assert_array_equal(named.coefs_[0], given.coefs_[0])
 
 
+def test_a_target_that_was_missed_is_told(digits):
+    tables, targets, *_ = digits
+    clf = FederatedMLPClassifier((), prior="spike_slab", target_sparsity=0.9, **QUICK)
+    with pytest.warns(ConvergenceWarning, match="target_sparsity=0.9 was not reached, but 0"):
+        clf.fit(tables, targets)
+    assert clf.sparsity_ < 0.9
+
+
+@pytest.mark.filterwarnings("ignore:target_sparsity")
 def test_history_of_fedsparse(digits):
     tables, targets, X, y, _ = digits
     clf = FederatedMLPClassifier(

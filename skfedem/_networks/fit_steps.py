@@ -128,4 +128,4 @@ class NetworkFit(NamedTuple):
 
     def warn(self, problem: Problem, state: RunState, fitted: dict[str, Any]) -> None:
         """Give the warnings that apply to this fit."""
-        warn_of_fit(problem, state)
+        warn_of_fit(problem, state, in_stream=self.in_stream)

@@ -15,7 +15,7 @@ from .._messages import label_repr, warn
 from ..solvers._report import warn_interrupted
 from ..solvers._state import RunState
 from ..solvers.base import Problem
-from ..solvers.hard_em import DivergedError
+from ..solvers.hard_em import DivergedError, sparsity
 
 
 def history_after(
@@ -34,11 +34,19 @@ def last_known(losses: NDArray[Any]) -> float:
     return float(known[-1]) if len(known) else nan
 
 
-def warn_of_fit(problem: Problem, state: RunState) -> None:
-    """Give the warnings that apply to a fit."""
+def warn_of_fit(problem: Problem, state: RunState, *, in_stream: bool) -> None:
+    """Give the warnings that apply to a fit, or to a call of ``partial_fit``."""
     if state.stopped_by == "keyboard":
         warn_interrupted(state)
     shared = state.server.statistics
+    target = getattr(problem.model.prior, "target_sparsity", None)
+    reached = sparsity(problem.model.prior, shared)
+    if target is not None and reached < target and not in_stream:
+        warn(
+            f"target_sparsity={target:g} was not reached, but {reached:.2g}. Use a larger max_iter "
+            "or l0_penalty.",
+            ConvergenceWarning,
+        )
     if problem.model.prior.sent(shared) is None:
         return
     layers = problem.model.network.split(shared.weights[0])
