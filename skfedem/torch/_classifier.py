@@ -199,7 +199,7 @@ class FederatedTorchClassifier(NetworkClassifier):
         import torch
 
         module = self.module_
-        modules = [*module] if isinstance(module, torch.nn.ModuleList) else [module]
+        modules = [*module] if type(module) is torch.nn.ModuleList else [module]
         sizes = self.n_features_in_, len(self.classes_)
         networks = [
             TorchNetwork(partial(deepcopy, own), self.criterion_, *sizes, _device_of(self.device))

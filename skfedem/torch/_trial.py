@@ -93,7 +93,13 @@ def check_criterion(criterion: Any, outputs: Any) -> None:
     import torch
 
     criterion = deepcopy(criterion).cpu()
-    loss = criterion(outputs, torch.zeros(_N_ROWS, dtype=torch.int64))
+    try:
+        loss = criterion(outputs, torch.zeros(_N_ROWS, dtype=torch.int64))
+    except Exception as error:
+        raise ValueError(
+            f"Expected criterion to take outputs of shape {tuple(outputs.shape)} and numbers of "
+            f"classes, got {error!r}. Use a criterion such as torch.nn.CrossEntropyLoss."
+        ) from error
     if tuple(loss.shape) != (_N_ROWS,):
         raise ValueError(
             f"Expected criterion to give the loss of each row, got the shape {tuple(loss.shape)} "
