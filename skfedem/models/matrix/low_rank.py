@@ -243,8 +243,14 @@ class LowRankModel(Model):
         return int(np.minimum(sizes.lengths[clients], all_numbers).sum())
 
     def constants(self) -> NDArray[np.int64]:
-        """Shape of the matrix."""
-        return np.array(self.pooled.support.shape, dtype=np.int64)
+        """Shape of the matrix, and the covariates and groups, which no client holds."""
+        shape = np.array(self.pooled.support.shape, dtype=np.int64)
+        if self.pooled.covariates is None:
+            return shape
+        known = self.pooled.covariates.known
+        values = np.concatenate([known.rows.ravel(), known.columns.ravel()])
+        sizes = [*known.sizes, known.n_groups]
+        return np.concatenate([shape, sizes, known.groups, values.view(np.int64)])
 
     # ---- server
 
