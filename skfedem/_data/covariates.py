@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from .._messages import error_context, plural
 from .._typing import FloatArray, IntArray
 from .frame_labels import Labels, check_labels, table_labels
 from .labels import group_rows
-from .tables import as_numbers, is_frame
+from .tables import LARGEST, as_numbers, is_frame, is_missing
 
 
 class CovariateTable(NamedTuple):
@@ -31,11 +32,17 @@ def read_covariates(
     """
     if table is None:
         return CovariateTable(np.zeros((n_lines, 0)), np.empty(0, dtype=object), np.empty(0))
-    check_labels(axis, labels, table_labels(table)[0], f"Reindex {name}", "the matrix")
+    if hasattr(table, "index") and hasattr(table, "to_frame"):  # a Series, with its labels
+        table = table.to_frame("x0" if table.name is None else table.name)
     if is_frame(table):
         columns = {str(own): table[own] for own in table.columns}
+        if len(columns) < table.shape[1]:
+            raise ValueError(
+                f"Expected distinct column names in {name}, got {[*map(str, table.columns)]}. "
+                "Rename them."
+            )
     else:
-        array = np.asarray(table)
+        array = table if hasattr(table, "dtype") else np.array(table, dtype=object)  # mixed lists
         array = array[:, None] if array.ndim == 1 else array
         columns = {f"x{k}": array[:, k] for k in range(array.shape[1])} if array.ndim == 2 else {}
     if not columns or any(len(own) != n_lines for own in columns.values()):
@@ -43,9 +50,12 @@ def read_covariates(
             f"Expected {name} with {plural(n_lines, axis)}, as the matrix has, got shape "
             f"{np.shape(table)}. Give one {axis} for each, in the order of the matrix."
         )
+    check_labels(axis, labels, table_labels(table)[0], f"Reindex {name}", "the matrix")
     parts, names = [], []
     for own_name, column in columns.items():
         values = np.asarray(column)
+        if values.dtype == object and all(isinstance(own, Real) for own in values):
+            values = values.astype(np.float64)
         if values.dtype.kind in "OUS" or hasattr(getattr(column, "dtype", None), "categories"):
             categories, numbers = numbered(column, n_lines, f"{name}, column {own_name}")
             parts.append(np.eye(len(categories))[numbers][:, 1:])
@@ -54,10 +64,11 @@ def read_covariates(
             parts.append(as_numbers(values).astype(np.float64)[:, None])
             names.append(own_name)
     values = np.hstack(parts)
-    if not np.isfinite(values).all():
+    bad = ~(np.abs(values) <= LARGEST)
+    if bad.any():
         raise ValueError(
-            f"Expected finite numbers in {name}, got {values[~np.isfinite(values)][0]}. Fill in "
-            "missing covariates."
+            f"Expected finite numbers in {name}, of size at most {LARGEST:g}, got "
+            f"{values[bad][0]}. Fill in missing covariates, and rescale large ones."
         )
     values = values - values.mean(axis=0)
     scale = np.sqrt(np.mean(values**2, axis=0))
@@ -68,6 +79,8 @@ def read_covariates(
 
 def numbered(labels: ArrayLike, n_lines: int, name: str) -> tuple[NDArray[Any], IntArray]:
     """Distinct labels, sorted, and the number of each row's label."""
+    if any(map(is_missing, np.asarray(labels, dtype=object).ravel())):
+        raise ValueError(f"Expected no missing values in {name}, got some. Fill them in.")
     with error_context(name):
         distinct, order, offsets = group_rows(labels, n_lines)
     numbers = np.empty(n_lines, dtype=np.intp)

@@ -9,15 +9,17 @@ from scipy.sparse import csr_array, issparse
 
 from .._messages import error_context
 from .._typing import FloatArray
-from .tables import as_numbers
+from .frame_labels import check_labels, table_labels
+from .tables import LARGEST, as_numbers
 
 # Largest size of an offset: exp(30) is about 1e13, the largest count.
-_LARGEST = 30.0
+LARGEST_OFFSET = 30.0
 
 
-def effort_of(offset: Any, table: Any, whose: str) -> Any:
+def effort_of(
+    offset: Any, table: Any, whose: str, given: Any = None, *, is_triplets: bool = False
+) -> Any:
     """Offsets of one client: one for each triplet, or a matrix like that of the client."""
-    is_triplets = not issparse(table) and table.ndim == 2 and np.ndim(offset) == 1
     want = table.shape[:1] if is_triplets else table.shape
     if issparse(offset):
         array: Any = csr_array(offset)  # entries that are not stored are 0
@@ -30,16 +32,27 @@ def effort_of(offset: Any, table: Any, whose: str) -> Any:
             f"Expected an offset of shape {want}{whose}, as the observations have, got "
             f"{array.shape}. Give one for each cell of a matrix, or for each triplet."
         )
+    labels = zip(("row", "column"), table_labels(given), table_labels(offset), strict=True)
+    for axis, want, got in labels:
+        check_labels(axis, want, got, "Reindex offset", "X", whose)
     return array
 
 
-def efforts_of_list(offset: Any, tables: list[Any]) -> list[Any]:
+def efforts_of_list(
+    offset: Any, tables: list[Any], given: Any = None, *, has_triplets: bool = False
+) -> list[Any]:
     """Offsets of each client of a list; None without."""
     if offset is None:
         return [None] * len(tables)
     check_offsets(offset, len(tables))
     return [
-        effort_of(own, table, f" for client {k}")
+        effort_of(
+            own,
+            table,
+            f" for client {k}",
+            None if given is None else given[k],
+            is_triplets=has_triplets and not issparse(table) and table.ndim == 2,
+        )
         for k, (own, table) in enumerate(zip(offset, tables, strict=True))
     ]
 
@@ -62,10 +75,10 @@ def check_effort(log_effort: FloatArray, family: str) -> None:
             "Expected family='poisson' or 'gaussian' with an offset, got 'bernoulli', whose "
             "log-odds are not proportional to effort. Give effort as a covariate, or counts."
         )
-    bad = ~(np.abs(log_effort) <= (_LARGEST if family == "poisson" else np.inf))
-    bad |= ~np.isfinite(log_effort)
+    bad = ~(np.abs(log_effort) <= (LARGEST_OFFSET if family == "poisson" else LARGEST))
     if bad.any():
         raise ValueError(
-            f"Expected a finite offset for each observation, from {-_LARGEST:g} to {_LARGEST:g} "
-            f"for counts, got {log_effort[bad][0]}. Give logarithms of positive efforts."
+            "Expected a finite offset for each observation, for counts from "
+            f"{-LARGEST_OFFSET:g} to {LARGEST_OFFSET:g}, got {log_effort[bad][0]}. Give logarithms "
+            "of positive efforts."
         )

@@ -63,14 +63,14 @@ def observations_of_list(
         tables = [client_matrix(table, f" for client {k}") for k, table in enumerate(X)]
         for k, table in enumerate(tables):
             _check_fits_shape(table, shape, f" for client {k}")
-        effort = efforts_of_list(offset, tables)
+        effort = efforts_of_list(offset, tables, has_triplets=True)
         pieces = _from_triplets(tables, shape, missing, " of client {}", effort)
         given = [None if _is_triplets(table) else table for table in tables]
     else:
         tables = [client_matrix(table, f" for client {k}") for k, table in enumerate(X)]
         _check_shapes(tables, rows)
         check_same_labels(X, rows)
-        effort = efforts_of_list(offset, tables)
+        effort = efforts_of_list(offset, tables, X)
         pieces = [_observed(*own, missing) for own in zip(tables, effort, strict=True)]
         n_rows, n_columns = tables[0].shape[-2:]
         if rows == "disjoint":
@@ -100,7 +100,7 @@ def observations_of_table(
     """
     table = single_matrix(estimator, X)
     shape = n_rows, n_columns = _checked_size(table.shape)
-    effort = None if offset is None else effort_of(offset, table, "")
+    effort = None if offset is None else effort_of(offset, table, "", X)
     codes, values, log_effort = _observed(table, effort, missing)
     given = X if is_frame(X) else table
     if clients is None:
@@ -137,7 +137,7 @@ def observations_of_triplets(
         )
     table = client_matrix(X, "")
     _check_fits_shape(table, shape, "")
-    effort = [None if offset is None else effort_of(offset, table, "")]
+    effort = [None if offset is None else effort_of(offset, table, "", is_triplets=True)]
     ((codes, values, log_effort),) = _from_triplets([table], shape, missing, "", effort)
     if clients is None:
         offsets = np.array([0, len(codes)])

@@ -21,10 +21,10 @@ from .._data.cells import (
     read_matrix,
     read_triplets,
 )
-from .._data.effort import check_offsets
+from .._data.effort import LARGEST_OFFSET, check_offsets
 from .._data.frame_labels import check_labels, table_labels
 from .._data.matrices import holds_clients
-from .._data.tables import is_frame
+from .._data.tables import as_numbers, is_frame
 from .._federation import client_groups, offsets_of
 from .._typing import BoolArray, FloatArray, MatricesLike, Table, Transformed
 from ..models.matrix.pooled import LEAST_PENALTY
@@ -75,7 +75,7 @@ class MatrixImputation(FittedMatrix):
         UserWarning
             If Poisson means are far above those of all observed cells, or capped.
         """
-        check_is_fitted(self)
+        self._check_offset(offset)
         form = self._form(X)
         # The means of the sites are the same for all tables: compute them once, with one warning.
         site_means = None if form == "rows" else self.fitted_mean()
@@ -116,7 +116,7 @@ class MatrixImputation(FittedMatrix):
         TypeError, ValueError
             As ``transform``, and if no cell at all is observed.
         """
-        check_is_fitted(self)
+        self._check_offset(offset)
         log_likelihood, n_observations = self._scored(X, offset)
         if not n_observations:
             raise ValueError(
@@ -124,6 +124,15 @@ class MatrixImputation(FittedMatrix):
                 "Check what marks missing cells (missing_values)."
             )
         return float(log_likelihood / n_observations)
+
+    def _check_offset(self, offset: MatricesLike | None) -> None:
+        """Raise unless there is an offset if the fit had one: counts have other units without."""
+        check_is_fitted(self)
+        if self._has_offset and offset is None:
+            raise ValueError(
+                "Expected an offset, as the fit had one, got None. Give the offset of X, of zeros "
+                "for one unit of effort."
+            )
 
     def _form(self, X: MatricesLike) -> _Form:
         """Form of a single table, or of the matrices of a list, see ``_cells``."""
@@ -187,7 +196,12 @@ class MatrixImputation(FittedMatrix):
         elif len(self.row_coef_) or len(self.row_groups_) > 1:
             raise ValueError(
                 "Expected the rows of a fit with row_covariates or row_groups, got a table of "
-                "other rows, whose covariates are unknown. Give a list of clients with all rows."
+                "other rows, whose covariates are unknown. "
+                + (
+                    "Give a list of clients with all rows."
+                    if self._has_sites
+                    else "Use fitted_mean, or fit a list of clients with rows='shared'."
+                )
             )
         return cells
 
@@ -222,9 +236,17 @@ class MatrixImputation(FittedMatrix):
         """Means of cells for the offsets of a matrix; those of triplets tell nothing about them."""
         if np.ndim(offset) != 2 and not issparse(offset):
             return means
-        dense_offset = offset.toarray() if issparse(offset) else np.asarray(offset, dtype=float)
-        natural = np.where(np.isfinite(dense_offset), dense_offset, 0.0)
-        return means + natural if self._fitted_family == "gaussian" else means * np.exp(natural)
+        dense: Any = offset.toarray() if issparse(offset) else as_numbers(offset)
+        natural = np.where(np.isnan(dense), 0.0, dense)  # NaN is one unit of effort
+        if self._fitted_family == "gaussian":
+            return means + np.where(np.isfinite(natural), natural, 0.0)
+        if (natural > LARGEST_OFFSET).any():  # while -inf is no effort, and no count
+            raise ValueError(
+                f"Expected an offset of at most {LARGEST_OFFSET:g} in each cell, got "
+                f"{natural.max():g}. Give logarithms of efforts."
+            )
+        expected: FloatArray = means * np.exp(natural)
+        return expected
 
     def _stacked(self, filled: Sequence[FloatArray]) -> FloatArray:
         """A client's filled matrices as one 3-D array; ``set_output`` has to be the default."""

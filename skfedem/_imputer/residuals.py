@@ -150,7 +150,7 @@ def pearson_moments(
 def _moments(sums: FloatArray, n_parameters: float) -> Residuals:
     squares, n_cells, products, n_products = sums
     n_degrees = n_cells - n_parameters
-    dispersion = squares / n_degrees if n_degrees > 0 else np.nan
+    dispersion = squares / n_degrees if n_degrees >= 1 else np.nan
     correlation = products / n_products / dispersion if n_products and dispersion > 0 else 0.0
     limit = _LARGEST_CORRELATION
     return Residuals(float(dispersion), float(np.clip(correlation, -limit, limit)))

@@ -165,6 +165,7 @@ def _labels(plan: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
         "_column_labels": labels[1],
         "_covariates": covariates,
         "_given_covariates": NO_COVARIATES,
+        "_has_offset": False,
     }
 
 

@@ -283,3 +283,31 @@ def test_labels_of_covariates_are_those_of_the_matrix():
     known = pd.DataFrame({"altitude": ALTITUDE}, index=sites[::-1])
     with pytest.raises(ValueError, match="row labels of the matrix"):
         FederatedMatrixImputer(family="poisson").fit(X, row_covariates=known)
+
+
+def test_labels_of_series_are_those_of_the_matrix():
+    X = pd.DataFrame(tables("gaussian")[0], [f"site {k}" for k in range(J)])
+    for name, own in (("row_covariates", ALTITUDE), ("row_groups", HABITAT)):
+        series = pd.Series(own, X.index)
+        one, other = exact().fit(X, **{name: series}), exact().fit(X, **{name: own})
+        assert_array_equal(one.fitted_mean(), other.fitted_mean())
+        with pytest.raises(ValueError, match=f"row labels of the matrix.*Reindex {name}"):
+            exact().fit(X, **{name: series[::-1]})
+
+
+def test_numbers_among_objects_are_numbers():
+    mixed = [[habitat, altitude] for habitat, altitude in zip(HABITAT, ALTITUDE, strict=True)]
+    frame = pd.DataFrame({"x0": HABITAT, "x1": ALTITUDE})
+    one, other = (exact().fit(tables(), row_covariates=own) for own in (mixed, frame))
+    assert_array_equal(one.row_covariate_names_, other.row_covariate_names_)
+    assert_array_equal(one.row_coef_, other.row_coef_)
+
+
+def test_other_covariates_are_not_resumed(tmp_path):
+    path = tmp_path / "run.npz"
+    settings = dict(family="poisson", max_iter=3, checkpoint=path)
+    with pytest.warns(UserWarning, match="Not converged"):
+        FederatedMatrixImputer(1, **settings).fit(tables(), row_covariates=ALTITUDE)
+    for other in (dict(row_covariates=-ALTITUDE), dict(row_groups=HABITAT), {}):
+        with pytest.raises(ValueError, match="Expected"):
+            FederatedMatrixImputer(1, **settings).fit(tables(), resume_from=path, **other)

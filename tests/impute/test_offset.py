@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from numpy.testing import assert_allclose, assert_array_equal
@@ -262,3 +263,45 @@ def test_totals_need_the_offset_of_the_fit():
     imputer = FederatedMatrixImputer(**POISSON).fit(X, shape=(J, L), offset=offset)
     with pytest.raises(ValueError, match="the data of the fit, with offset"):
         imputer.totals(X)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_labels_of_offsets_are_those_of_the_matrix(axis):
+    X, offset = (pd.DataFrame(own[0], list("abcdefgh"), list("uvwxyz")) for own in matrices())
+    turned = offset.iloc[::-1] if axis == 0 else offset.iloc[:, ::-1]
+    for table, given in ((X, turned), ([X, X], [offset, turned])):
+        with pytest.raises(ValueError, match="labels of X, in that order.*Reindex offset"):
+            FederatedMatrixImputer(**POISSON).fit(table, offset=given)
+
+
+def test_an_offset_is_asked_for_after_a_fit_with_one():
+    X, offset = matrices()
+    imputer = FederatedMatrixImputer(**POISSON).fit(list(X), offset=list(offset))
+    for method in (imputer.transform, imputer.score):
+        with pytest.raises(ValueError, match="Expected an offset, as the fit had one"):
+            method(list(X))
+
+
+def test_offsets_of_missing_cells():
+    X, offset = matrices()
+    imputer = FederatedMatrixImputer(**POISSON).fit(list(X), offset=list(offset))
+    site, month = np.argwhere(np.isnan(X[0]))[0]
+    for own, factor in ((-np.inf, 0.0), (NAN, 1.0), (1.0, np.e)):
+        offset[0, site, month] = own  # no effort, unknown effort, e units of it
+        filled = imputer.transform(list(X), offset=list(offset))[0][site, month]
+        assert_allclose(filled, factor * imputer.fitted_mean()[site, month], rtol=1e-12)
+    offset[0, site, month] = 800.0
+    with pytest.raises(ValueError, match="offset of at most 30 in each cell, got 800"):
+        imputer.transform(list(X), offset=list(offset))
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 3), (40, 1)])
+def test_offsets_of_another_form(shape):
+    X, _ = visits()
+    table = np.concatenate(X)[:40]
+    if len(shape) == 1:
+        X, given = matrices()[0][0], {}  # a matrix, and one offset for each of so many triplets
+    else:
+        X, given = table, dict(shape=(J, L))
+    with pytest.raises(ValueError, match="Expected an offset of shape"):
+        FederatedMatrixImputer(**POISSON).fit(X, offset=np.zeros(shape), **given)
