@@ -14,6 +14,7 @@ from ._data.features import check_columns_of_fit, features_of, store
 from ._data.labels import warn_of_ignored_labels
 from ._data.tables import first_table
 from ._estimators.fit import fit
+from ._federation import Elsewhere
 from ._mixture.fit_steps import MixtureFit, initial_parameters, memory_of_fit
 from ._mixture.partial_fit import run_call
 from ._mixture.prediction import FittedMixture
@@ -351,6 +352,8 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
         array([-4.,  4.])
         """
         self._check_parameters()
+        if isinstance(X, Elsewhere):
+            raise TypeError(f"Expected tables, got {type(X).__name__}. Use fit.")
         settings, checked, memory = read_parameters(self), unfitted(self), memory_of_fit(self)
         check_columns_of_fit(self, X)  # if there was one
         weights = self.client_weights

@@ -213,7 +213,7 @@ class DaskClients(CountedMessages):
         """Take these calls as those that determine all states; workers are told what is new."""
         self._n_before += len(self._since)
         self._snapshot, self._since, self._n_rounds = entries, [], 0
-        self._known.clear()
+        self._known = {}
 
     def weigh(self, weights: FloatArray) -> None:
         """Not asked in fits to rows that stay."""

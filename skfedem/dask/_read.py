@@ -124,6 +124,8 @@ def _check_workers(client: Client) -> None:
 def _paths_of(source: str | Sequence[str]) -> list[str]:
     """Paths of files, in order."""
     if not isinstance(source, str):
+        if not len(source):
+            raise ValueError("Expected at least one file, got none.")
         return [str(path) for path in source]
     system, path = fsspec.core.url_to_fs(source)
     found = system.glob(f"{path}/*.parquet" if system.isdir(path) else path)
@@ -174,7 +176,14 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
     asked = [client.submit(describe_table, own, label, key=_key("describe")) for own in tables]
     described = _results(client, asked)
     columns, dtype = _agreed(described, names)
-    ids, where = np.unique(np.concatenate([own.labels for own in described]), return_inverse=True)
+    labels = np.concatenate([own.labels for own in described])
+    try:
+        ids, where = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(
+            f"Expected labels of one type in column {label!r}, got numbers and text. Write them as "
+            "text in all files."
+        ) from error
     counts = np.concatenate([own.counts for own in described])
     lengths = np.bincount(where, counts).astype(np.intp)
     shards = shards_of(lengths)

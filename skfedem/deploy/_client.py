@@ -161,6 +161,7 @@ class Client:
         if seed is not None:
             check_number("seed", seed, kind=Integral, low=0, high=2**32 - 1)
         self.name, self.policy, self.over = name, policy or Policy(), False
+        self.has_ended = False  # whether the last request said so
         self._X, self._key, self._folder, self._model = X, key, Path(state), model
         self._own_seed = secrets.randbits(128) if seed is None else None
         self._seed = seed
@@ -188,6 +189,7 @@ class Client:
             For the server's ``receive``. A request that is damaged, not allowed or not understood
             is answered by a refusal with the reason.
         """
+        self.has_ended = False
         asked = Message(Kind.QUESTION, self._run, 0, 0, NEVER, bytes(16), b"")
         try:
             asked = unseal(request, self._key)
@@ -280,6 +282,7 @@ class Client:
                 path.unlink(missing_ok=True)  # of an earlier run
             self._held, self._prepared, self.over = held, None, True
             self._save()
+            self.has_ended = True
         return self._sealed(asked, Kind.REPLY, b"")
 
     def _prepare(self, asked: Message, held: Held) -> bytes:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
 from .. import pharmacokinetics
 from ._messages import Refused
 
@@ -24,9 +26,16 @@ def _digest(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):  # typed at a prompt
         parts = [_of_code(function.__code__)]
     for cell in function.__closure__ or ():
-        own = cell.cell_contents
-        parts.append(_digest(own) if inspect.isfunction(own) else repr(own))
+        parts.append(_of_value(cell.cell_contents))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _of_value(own: object) -> str:
+    if inspect.isfunction(own):
+        return _digest(own)
+    if isinstance(own, np.ndarray):  # whose repr leaves numbers out
+        return f"{own.dtype} {own.shape} {hashlib.sha256(own.tobytes()).hexdigest()}"
+    return repr(own)
 
 
 def _of_code(code: CodeType) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import skfedem
-
+from ._readers import READERS
 from ._server import Server
 
 _OPTIONS = ("roster", "state", "columns", "shape", "min_replies", "timeout", "host", "port")
@@ -17,7 +17,12 @@ _OPTIONS = ("roster", "state", "columns", "shape", "min_replies", "timeout", "ho
 def function_of(text: str) -> Callable[..., Any]:
     """Function from its module and name, ``module:name``."""
     module, _, name = text.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
+    try:
+        function: Callable[..., Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"Expected a function as module:name, got {text!r} ({error}).") from error
+    if not inspect.isfunction(function):
+        raise ValueError(f"Expected a function as module:name, got {text!r}.")
     return function
 
 
@@ -27,8 +32,8 @@ def server_of(plan: dict[str, Any], folder: Path) -> Server:
         raise ValueError("Expected a class in [estimator] and a roster in [server] of the plan.")
     options, estimator = plan["server"], dict(plan["estimator"])
     name = estimator.pop("class")
-    if name not in skfedem.__all__:
-        raise ValueError(f"Expected a class of skfedem in the plan, got {name!r}.")
+    if name not in READERS:
+        raise ValueError(f"Expected one of {', '.join(READERS)} in the plan, got {name!r}.")
     if unknown := [*({*options} - {*_OPTIONS})]:
         raise ValueError(f"Expected options {', '.join(_OPTIONS)} in [server], got {unknown[0]!r}.")
     if "model" in estimator:
@@ -37,7 +42,7 @@ def server_of(plan: dict[str, Any], folder: Path) -> Server:
     if keys is not None:
         keys = {client: (folder / own).read_bytes() for client, own in keys.items()}
     return Server(
-        getattr(skfedem, name)(**estimator),
+        READERS[name].kind(**estimator),
         options["roster"],
         state_of(plan, folder),
         keys=keys,

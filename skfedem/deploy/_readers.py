@@ -40,6 +40,9 @@ from ._messages import Refused
 # Columns of a long table of counts.
 SITE, TIME, COUNT = "site", "time", "count"
 
+# Largest number of rows of a subject: all clients make room for as many.
+_MOST = 1e5
+
 
 class OwnTable(NamedTuple):
     """Table of one client.
@@ -99,6 +102,8 @@ class Reader(NamedTuple):
         ``agree(plan, lengths, facts)`` is ``Agreed``, from the numbers of rows of all clients and
         their facts (n_clients, n_facts).
     n_facts : int
+    are_possible : callable
+        ``are_possible(facts)``: whether a client can have these.
     has_shape : bool
         Whether ``fit`` takes the shape of a matrix.
     known : callable
@@ -111,6 +116,7 @@ class Reader(NamedTuple):
     read: Callable[[dict[str, Any], Any], OwnTable]
     agree: Callable[[dict[str, Any], IntArray, FloatArray], Agreed]
     n_facts: int = 0
+    are_possible: Callable[[FloatArray], bool] = lambda facts: True
     has_shape: bool = False
     known: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda plan, told: {}
     personal: Callable[[Any, dict[str, Any], Any], dict[str, Any]] | None = None
@@ -194,6 +200,10 @@ def _numbered(table: Any, shape: Any) -> FloatArray:
     counts = numbers(columns, COUNT, "", "counts")
     rows = np.column_stack([*triplets, counts])[~np.isnan(counts)]
     return rows[np.lexsort(rows.T[::-1])]  # as ``read_counts`` has them
+
+
+def _are_whole(facts: FloatArray) -> bool:
+    return bool(((facts >= 0) & (facts == np.floor(facts))).all())
 
 
 def _agree_on_cells(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
@@ -287,6 +297,7 @@ READERS: Mapping[str, Reader] = {
         _read_matrix,
         _agree_on_cells,
         n_facts=3,
+        are_possible=lambda facts: _are_whole(facts[1:2]) and facts[2] >= 0,
         has_shape=True,
         known=_labels,
         personal=_completed_rows,
@@ -296,6 +307,7 @@ READERS: Mapping[str, Reader] = {
         _read_subjects,
         _agree_on_subjects,
         n_facts=3,
+        are_possible=lambda facts: _are_whole(facts) and facts[0] <= min(_MOST, facts[1:].sum()),
         known=_design,
         personal=_parameters_of_subjects,
     ),

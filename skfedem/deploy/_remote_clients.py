@@ -188,6 +188,8 @@ class RemoteClients:
         size = 8 * self._reader.n_facts
         n_rows, columns = columns_from_bytes(body[size:])
         facts = numbers(body[:size], (self._reader.n_facts,))
+        if not self._reader.are_possible(facts):
+            raise Refused("facts")
         check_columns(self.columns, columns)
         self.columns = columns
         return n_rows, facts

@@ -109,10 +109,13 @@ class _Nodes:
 
     def _read(self, message: Any) -> tuple[str, bytes] | None:
         """Name and reply of a client, unless a node has introduced itself."""
-        node = self._sent.pop(message.metadata.reply_to_message_id)
-        data = b"" if message.has_error() else message.content[_RECORD]["data"]
+        node, data = self._sent.pop(message.metadata.reply_to_message_id), None
+        if not message.has_error() and _RECORD in message.content:
+            data = message.content[_RECORD].get("data")
+        data = data if isinstance(data, bytes) else b""
         if node in self._names:
             return self._names[node], data
-        if (name := data.decode(errors="replace")) not in self._names.values():
+        name = data.decode(errors="replace")
+        if name and name not in self._names.values():  # else, the node is asked again
             self._names[node] = name
         return None

@@ -275,7 +275,7 @@ def _take_part(
             said = say
             time.sleep(_AGAIN)
         reply = client.answer(request) if request else b""
-        has_ended = bool(request) and client.over
+        has_ended = bool(request) and client.has_ended
 
 
 def _connection(url: str, certificates: Certificates | None) -> http.client.HTTPConnection:

@@ -45,7 +45,7 @@ def listen(client: Client, socket: FilePath, *, report: Callable[[str], None] = 
             try:
                 with listener.accept() as connection:
                     reply = client.answer(connection.recv_bytes(_LONGEST))
-                    has_ended = client.over
+                    has_ended = client.has_ended
                     connection.send_bytes(reply)
             except (EOFError, ConnectionError):  # who asked is gone; the server asks again
                 continue

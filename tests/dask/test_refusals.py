@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.preprocessing import FederatedStandardScaler
 
 pd = pytest.importorskip("pandas")
@@ -98,3 +98,25 @@ def test_workers_need_this_version_of_the_package(cluster, write, monkeypatch):
     monkeypatch.setattr(skfedem_dask._read, "__version__", "9.9")
     with pytest.raises(RuntimeError, match="Expected skfedem 9.9 on all workers, got 0"):
         read_clients(cluster, pattern)
+
+
+def test_what_fits_to_a_federation_do_not_take(cluster, write):
+    federation = read_clients(cluster, write(a=ROWS, b=ROWS))
+    with pytest.raises(TypeError, match="sample_weight=None with clients elsewhere"):
+        FederatedGaussianMixture().fit(federation, sample_weight=[[1, 2, 3]] * 2)
+    with pytest.raises(TypeError, match="Expected tables, got DaskFederation. Use fit"):
+        FederatedGaussianMixture().partial_fit(federation)
+    with pytest.raises(TypeError, match="Expected tables of the clients, got DaskFederation"):
+        FederatedMatrixImputer().fit(federation)
+
+
+@pytest.mark.parametrize("clients", [None, "car"])
+def test_no_files(cluster, clients):
+    with pytest.raises(ValueError, match="Expected at least one file, got none"):
+        read_clients(cluster, [], clients=clients)
+
+
+def test_labels_of_two_types(cluster, write):
+    pattern = write(a=ROWS.assign(car=1), b=ROWS.assign(car="x"))
+    with pytest.raises(TypeError, match="labels of one type in column 'car'"):
+        read_clients(cluster, pattern, clients="car")

@@ -7,8 +7,10 @@ import pytest
 
 from deployed import Deployment, tables_of
 from skfedem import FederatedGaussianMixture
+from skfedem._serialization import to_bytes
 from skfedem.deploy import Client, Policy, Server
-from skfedem.deploy._messages import Kind, unseal
+from skfedem.deploy._messages import Kind, Message, digest_of, mark_of, seal, unseal
+from skfedem.preprocessing import FederatedStandardScaler
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -154,3 +156,49 @@ def test_bad_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="Expected seed to be an integer >= 0"):
         Client("a", rows, tmp_path, seed=-1)
     assert not [*tmp_path.iterdir()]
+
+
+def agreed(estimator, folder, table):
+    """A client that has agreed to a plan, and a function that asks it anything else."""
+    client = Client("a", table, folder / "a", policy=Policy(min_rows=1))
+    request = Server(estimator, ["a"], folder / "its server").open()[0][1]
+    run, mark = unseal(request).run, mark_of(unseal(client.answer(request)))
+
+    def asked(kind, question):
+        body = to_bytes(question) if question else b""
+        return unseal(client.answer(seal(Message(kind, run, 1, 0, mark, digest_of(body), body))))
+
+    return client, asked
+
+
+def test_only_what_the_estimator_of_the_plan_asks_is_answered(tmp_path):
+    # As many centroids as rows are the rows.
+    told = {"ask": "set-up", "message": "centroids_of_rows", "arguments": [15, 0], "start": 0}
+    for k, (estimator, kind) in enumerate(
+        [(FederatedStandardScaler(), Kind.REFUSAL), (mixture_of(), Kind.REPLY)]
+    ):
+        _, asked = agreed(estimator, tmp_path / str(k), tables_of()[0])
+        assert asked(Kind.QUESTION, told).kind == kind
+
+
+def test_a_fit_that_failed_has_no_result_of_an_earlier_one(tmp_path):
+    deployment = Deployment(mixture_of(max_iter=2), tables_of()[:1], tmp_path)
+    deployment.run().end()
+    client = deployment.clients["a"]
+    assert client.has_ended and client.result().n_components == 2
+    client, asked = agreed(FederatedStandardScaler(), tmp_path, tables_of()[0])
+    assert not client.has_ended
+    asked(Kind.END, None)
+    assert client.has_ended
+    with pytest.raises(ValueError, match="Expected a fit that has ended well"):
+        client.result()
+
+
+def test_a_refusal_is_not_the_end_though_an_earlier_fit_has_ended(tmp_path):
+    deployment = Deployment(mixture_of(max_iter=2), tables_of()[:1], tmp_path)
+    deployment.run().end()
+    client = Client("a", tables_of()[0], tmp_path / "a", policy=Policy(min_rows=1000))
+    server = Server(mixture_of(), ["a"], tmp_path / "again")
+    assert "less than 1000 rows" in refusal(client, server)
+    assert client.over and not client.has_ended
+    server.stop()

@@ -77,7 +77,7 @@ def test_a_plan_is_served_to_tables_in_files(tmp_path, capsys):
         ),
         (
             '[estimator]\nclass = "Popen"\n[server]\nroster = ["a"]',
-            "Expected a class .*, got 'Popen'",
+            "Expected one of FederatedGaussianMixture, .* in the plan, got 'Popen'",
         ),
         (PLAN.format(port=0) + "\n[server.x]", "Expected options roster, .*, got 'x'"),
         (PLAN.format(port=0).replace("omega", "omgea"), "TypeError: .* argument 'omgea'"),
@@ -119,3 +119,9 @@ def test_tables_with_and_without_names(tmp_path):
 
 def test_functions_are_named_by_their_module():
     assert function_of("skfedem.pharmacokinetics:one_compartment_oral") is one_compartment_oral
+
+
+@pytest.mark.parametrize("text", ["os", "nosuch:f", "os:nosuch", "os:sep", ":f"])
+def test_what_names_no_function(text):
+    with pytest.raises(ValueError, match="Expected a function as module:name, got"):
+        function_of(text)

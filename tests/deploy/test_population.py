@@ -8,6 +8,8 @@ from deployed import Deployment
 from skfedem import FederatedNonlinearMixedEffects
 from skfedem.datasets import load_theophylline
 from skfedem.deploy import Client, Policy
+from skfedem.deploy._functions import described
+from skfedem.deploy._messages import seal, unseal
 from skfedem.pharmacokinetics import one_compartment_oral
 
 DATA = load_theophylline().data
@@ -76,3 +78,28 @@ def test_functions_are_the_clients_own_and_compared(tmp_path):
         verdict = deployment.server.receive(name, client.answer(deployment.server.request(name)))
         assert verdict.used == (name == "a")
     assert "one_compartment_oral differs" in verdict.reason
+
+
+def test_functions_that_close_over_other_numbers_differ():
+    def scaled(factors):
+        return lambda parameters, regressors: factors[500] * parameters[0]
+
+    one = np.zeros(2000)  # of which repr leaves most out
+    other = np.where(np.arange(2000) == 500, 9.0, one)
+    assert described(scaled(one)) == described(scaled(one.copy()))
+    assert described(scaled(one)) != described(scaled(other))
+
+
+@pytest.mark.parametrize("facts", [[3e9, 4e9, 0], [5, 4, 0], [2.5, 40, 0], [5, -40, 100]])
+def test_facts_that_no_table_has_are_not_used(facts, tmp_path):
+    # All clients make room for the largest number of rows of a subject.
+    population = FederatedNonlinearMixedEffects(one_compartment_oral, START, max_iter=1)
+    deployment = Deployment(population, sites(), tmp_path, seed=0)
+    request = dict(deployment.server.open())["a"]
+    reply = unseal(deployment.clients["a"].answer(request))
+    body = np.array(facts, "<f8").tobytes() + reply.body[24:]
+    forged = seal(reply._replace(body=body))
+    verdict = deployment.server.receive("a", forged)
+    assert not verdict.used and "facts" in verdict.reason
+    assert deployment.server.receive("a", seal(reply)).used
+    deployment.server.stop()

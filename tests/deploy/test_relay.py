@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from multiprocessing.connection import Client as connection_to
+from socket import AF_UNIX, socket
 from threading import Thread
 
 import numpy as np
@@ -162,7 +163,8 @@ def test_only_the_user_may_connect_and_who_leaves_does_no_harm(listening, tmp_pa
 
 
 def test_a_socket_that_was_left_is_replaced_and_an_absent_client_is_an_error(tmp_path):
-    (tmp_path / "a").write_bytes(b"")
+    with socket(AF_UNIX) as left:
+        left.bind(f"{tmp_path}/a")
     with pytest.raises(OSError):
         relay.ask(b"", tmp_path / "a")
     with pytest.raises(OSError):
@@ -170,8 +172,6 @@ def test_a_socket_that_was_left_is_replaced_and_an_absent_client_is_an_error(tmp
     client = client_of("a", tables_of()[0], tmp_path)
     thread = Thread(target=relay.listen, args=(client, tmp_path / "a"), daemon=True)
     thread.start()
-    while not (tmp_path / "a").is_socket():
-        time.sleep(0.01)
     server = Server(MIXTURE, ["a"], tmp_path / "server")
 
     run_phases(server, Sockets(tmp_path), 60.0, lambda line: None)
@@ -197,3 +197,10 @@ def test_what_needs_a_framework_says_so(monkeypatch):
     for build in (nvflare.Relay, lambda: nvflare.FitController("")):
         with pytest.raises(ImportError, match="requires nvflare, which is not installed"):
             build()
+
+
+def test_a_file_is_not_taken_for_a_socket(tmp_path):
+    (tmp_path / "data.csv").write_text("1,2")
+    with pytest.raises(OSError):
+        relay.listen(client_of("a", tables_of()[0], tmp_path), tmp_path / "data.csv")
+    assert (tmp_path / "data.csv").read_text() == "1,2"
