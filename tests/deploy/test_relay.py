@@ -173,7 +173,6 @@ def test_a_socket_that_was_left_is_replaced_and_an_absent_client_is_an_error(tmp
     thread = Thread(target=relay.listen, args=(client, tmp_path / "a"), daemon=True)
     thread.start()
     server = Server(MIXTURE, ["a"], tmp_path / "server")
-
     run_phases(server, Sockets(tmp_path), 60.0, lambda line: None)
     thread.join(5)
     assert not thread.is_alive()
@@ -201,6 +200,15 @@ def test_what_needs_a_framework_says_so(monkeypatch):
 
 def test_a_file_is_not_taken_for_a_socket(tmp_path):
     (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(OSError):
-        relay.listen(client_of("a", tables_of()[0], tmp_path), tmp_path / "data.csv")
+    client, said = client_of("a", tables_of()[0], tmp_path), []
+
+    def listen():
+        with pytest.raises(OSError):
+            relay.listen(client, tmp_path / "data.csv")
+        said.append("refused")
+
+    thread = Thread(target=listen, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert said == ["refused"]
     assert (tmp_path / "data.csv").read_text() == "1,2"
