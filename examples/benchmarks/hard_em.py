@@ -67,6 +67,22 @@ def mnist(folder):
     return arrays
 
 
+def options_and_images(description, n_seeds):
+    """Options of the command line; training images, and those on which accuracy is measured."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("SKFEDEM_DATA", "data"))
+    parser.add_argument("--seeds", type=int, default=n_seeds)
+    parser.add_argument("--rows", nargs="*", help="names of rows; default: all")
+    parser.add_argument("--validation", action="store_true", help="do not use the test images")
+    options = parser.parse_args()
+    X, y, X_test, y_test = mnist(Path(options.data) / "mnist")
+    if options.validation:
+        order = np.random.default_rng(99).permutation(len(X))
+        X_test, y_test = X[order[50_000:]], y[order[50_000:]]
+        X, y = X[order[:50_000]], y[order[:50_000]]
+    return options, (X, y, X_test, y_test)
+
+
 def by_digit(y, seed):
     """Rows of 100 clients with one digit each, ten for each digit."""
     generator, clients = np.random.default_rng(seed), []
@@ -151,18 +167,7 @@ def ensemble(settings, data, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("SKFEDEM_DATA", "data"))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", nargs="*", help="names of rows; default: all")
-    parser.add_argument("--validation", action="store_true", help="do not use the test images")
-    options = parser.parse_args()
-    X, y, X_test, y_test = mnist(Path(options.data) / "mnist")
-    if options.validation:
-        order = np.random.default_rng(99).permutation(len(X))
-        X_test, y_test = X[order[50_000:]], y[order[50_000:]]
-        X, y = X[order[:50_000]], y[order[:50_000]]
-    data = X, y, X_test, y_test
+    options, data = options_and_images(__doc__, n_seeds=3)
     table = {name: (one_digit_each, settings) for name, settings in ROWS.items()}
     table["median, attacked"] = (median, Attacked())
     table["mean, attacked"] = (median, AttackedMean())

@@ -14,16 +14,13 @@ requirements", 2018) and FedL1, a group lasso, are baselines, which are only her
     python examples/benchmarks/lenet.py [--data DATA] [--seeds 5] [--rows NAME ...] [--validation]
 """
 
-import argparse
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from hard_em import mnist
+from hard_em import options_and_images
 from skfedem.priors import Prior, SpikeSlabPrior
 from skfedem.priors._base import kept_differences, total
 from skfedem.priors._gates import grouping
@@ -215,19 +212,9 @@ def figures(settings, data, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("SKFEDEM_DATA", "data"))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rows", nargs="*", help="names of rows; default: all")
-    parser.add_argument("--validation", action="store_true", help="do not use the test images")
-    options = parser.parse_args()
-    X, y, X_test, y_test = mnist(Path(options.data) / "mnist")
-    if options.validation:
-        order = np.random.default_rng(99).permutation(len(X))
-        X_test, y_test = X[order[50_000:]], y[order[50_000:]]
-        X, y = X[order[:50_000]], y[order[:50_000]]
+    options, data = options_and_images(__doc__, n_seeds=5)
     for name in options.rows or ROWS:
-        runs = [figures(ROWS[name], (X, y, X_test, y_test), seed) for seed in range(options.seeds)]
+        runs = [figures(ROWS[name], data, seed) for seed in range(options.seeds)]
         parts = []
         for figure in runs[0]:
             values = [run[figure] for run in runs]
