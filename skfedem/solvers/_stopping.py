@@ -96,7 +96,7 @@ def first_stopping(
 
 
 def first_by_surrogate(problem: Problem, server: ServerState) -> StoppingBySurrogate:
-    """StoppingBySurrogate that starts here, without quiet ones before it."""
+    """A sweep that starts here, without quiet ones before it."""
     outer_loop = outer_loop_of(problem, server)
     return StoppingBySurrogate(server.parameters, outer_loop, quiet_since=outer_loop)
 

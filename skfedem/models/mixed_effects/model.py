@@ -88,7 +88,7 @@ class SentModel(NamedTuple):
 class MixedEffectsModel(RowModel):
     """Population model with E-steps by quadrature, ``expectation``, and by chains, ``simulate``.
 
-    PopulationParameters
+    Parameters
     ----------
     structure : callable
         Structural model.
@@ -297,11 +297,11 @@ class MixedEffectsModel(RowModel):
         return np.stack([self.layout.join(*own) for own in found])
 
     def parameters_of(self, natural: FloatArray) -> PopulationParameters:
-        """PopulationParameters θ from their vector."""
+        """Parameters θ from their vector."""
         return self.parameters(Theta(*self.layout.split(natural)))
 
     def parameters(self, theta: Theta) -> PopulationParameters:
-        """PopulationParameters θ with their vector."""
+        """Parameters θ with their vector."""
         return PopulationParameters(*theta, self.layout.join(*theta))
 
     def maximization(self, statistics: FloatArray) -> PopulationParameters:
