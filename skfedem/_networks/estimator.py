@@ -161,14 +161,14 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             settings,
             federation,
             ids,
-            self._new_network(checked.n_features_in_, n_outputs),
-            self._network_attributes,
-            {**features_of(checked), **known},
-            units,
-            memory,
-            self.history_ if in_stream and memory is not None else None,
-            in_stream,
-            self._scores(X_val, y_val, len(ids)),
+            network=self._new_network(checked.n_features_in_, n_outputs),
+            network_attributes=self._network_attributes,
+            known={**features_of(checked), **known},
+            units=units,
+            memory=memory,
+            history=self.history_ if in_stream and memory is not None else None,
+            in_stream=in_stream,
+            scores=self._scores(X_val, y_val, len(ids)),
         )
         with naming_clients(ids):
             return fit(self, steps, X, y, sample_weight, resume_from)
