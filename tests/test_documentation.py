@@ -155,6 +155,12 @@ def lacks_a_module(code):
     )
 
 
+def test_contributing_says_what_each_module_is_for():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    places = {path.name for path in (ROOT / "skfedem").iterdir()} - {"__init__.py", "__pycache__"}
+    assert {name for name in places if not re.search(rf"[/`]{name}[/`]", text)} == {"py.typed"}
+
+
 def test_blocks_are_found_in_their_order():
     page = dedent("""\
         Some text.
