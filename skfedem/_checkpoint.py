@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ._messages import repr_of
+from ._error_messages import repr_of
 from ._typing import FilePath
 
 Arrays = dict[str, NDArray[Any]]

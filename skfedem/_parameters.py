@@ -17,8 +17,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array
 
 from ._compat import parameter_names
-from ._messages import label_repr, repr_of, warn
+from ._error_messages import label_repr, repr_of
 from ._typing import FloatArray, IntArray
+from ._warnings import warn
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs  # in typing from Python 3.13 on

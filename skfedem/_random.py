@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from ._messages import repr_of
+from ._error_messages import repr_of
 from ._typing import FloatArray, IntArray, Seed
 
 # Purposes of streams, which never share numbers.

@@ -15,7 +15,6 @@ from ._data.cells import read_cells
 from ._data.features import features_of, store
 from ._imputer.covariates import GivenCovariates
 from ._imputer.fitted_matrix import tags_of_matrices
-from ._messages import collect_warnings, warn
 from ._parameters import check_choice, check_number, check_rank, is_auto
 from ._penalty_search.fitted_search import FittedSearch
 from ._penalty_search.held_out import check_minibatches_without_folds, fold_of_cells
@@ -29,6 +28,7 @@ from ._penalty_search.penalty_path import (
 )
 from ._random import seeds_of_runs
 from ._typing import MatricesLike, Shape, Table
+from ._warnings import collect_warnings, warn
 from .impute import FederatedMatrixImputer
 from .models.matrix.families import FAMILIES
 from .solvers._from_parameters import check_federated_parameters

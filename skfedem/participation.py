@@ -12,7 +12,7 @@ from numbers import Integral
 
 import numpy as np
 
-from ._messages import repr_of
+from ._error_messages import repr_of
 from ._parameters import check_counts, check_not_negative, check_number
 from ._typing import IntArray, Participation
 

@@ -12,8 +12,8 @@ from scipy.sparse import issparse, vstack
 from sklearn.base import BaseEstimator
 
 from .._compat import in_containers
+from .._error_messages import error_context
 from .._federation import MOST_CLIENTS, Elsewhere, client_groups, offsets_of
-from .._messages import error_context
 from .._typing import ClientsLike, Table
 from .tables import check_not_empty, is_client_list, is_frame
 

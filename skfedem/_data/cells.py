@@ -11,8 +11,8 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
+from .._error_messages import plural
 from .._federation import MOST_CLIENTS, Elsewhere, client_groups, offsets_of
-from .._messages import plural
 from .._parameters import check_choice
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
 from .effort import check_effort

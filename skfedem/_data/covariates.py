@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._messages import error_context, plural
+from .._error_messages import error_context, plural
 from .._typing import FloatArray, IntArray
 from .frame_labels import Labels, check_labels, table_labels
 from .labels import group_rows

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from .._messages import error_context
+from .._error_messages import error_context
 from .._typing import FloatArray
 from .frame_labels import check_labels, table_labels
 from .tables import LARGEST, as_numbers

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._compat import row_count
-from .._messages import label_repr, repr_of, warn
+from .._error_messages import label_repr, repr_of
 from .._typing import ClientsLike, IntArray, Table
+from .._warnings import warn
 from .tables import GIVE_TABLES, check_not_masked, is_client_list, is_frame, is_missing
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._typing import FloatArray, Table
 from .features import shorten
 from .tables import is_frame, is_missing

@@ -10,7 +10,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array
 
-from .._messages import plural
+from .._error_messages import plural
 from .._typing import IntArray, Table
 from .tables import as_numbers, check_dimensions, check_not_masked, is_client_list
 

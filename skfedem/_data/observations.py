@@ -11,8 +11,8 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 
 from .._cells import cell_codes
+from .._error_messages import label_repr, plural, repr_of
 from .._federation import client_groups, offsets_of, owners_of
-from .._messages import label_repr, plural, repr_of
 from .._typing import BoolArray, FloatArray, IntArray, RowsName, Table
 from .effort import effort_of, efforts_of_list
 from .frame_labels import check_same_labels, label_text, table_labels

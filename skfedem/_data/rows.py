@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._compat import row_count
+from .._error_messages import label_repr
 from .._federation import offsets_of, owners_of
-from .._messages import label_repr
 from .._rows import Rows
 from .._typing import ClientsLike, FloatArray, IntArray, RowWeights, Table
 from .labels import warn_of_another_order

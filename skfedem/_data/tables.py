@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-from .._messages import plural, repr_of
+from .._error_messages import plural, repr_of
 from .._typing import FloatArray, Table
 
 GIVE_TABLES = (

@@ -11,8 +11,9 @@ from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from .._compat import row_count
-from .._messages import collect_warnings, error_context
+from .._error_messages import error_context
 from .._typing import ClientsLike, RowWeights, Table
+from .._warnings import collect_warnings
 from .labels import group_rows, warn_of_another_order
 from .rows import row_weights
 from .tables import is_client_list

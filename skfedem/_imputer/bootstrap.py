@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from .._data.cells import CellData
 from .._federation import offsets_of
-from .._messages import collect_warnings, warn
 from .._typing import FloatArray, IntArray
+from .._warnings import collect_warnings, warn
 from .totals import Totals, hangs, warn_of_shares
 
 Unit = Literal["parametric", "rows", "clients"]

@@ -23,8 +23,8 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.exceptions import ConvergenceWarning
 
 from .._federation import ClientRows, SetUp
-from .._messages import warn
 from .._typing import FloatArray, IntArray
+from .._warnings import warn
 from ..models.matrix.families import Family
 from ..models.matrix.pooled import Margins
 from .residuals import Observed, Residuals, each, own_cells, pearson_moments, with_cells

@@ -14,11 +14,12 @@ from .._data.frame_labels import label_text
 from .._data.labels import group_rows
 from .._data.long_tables import as_table
 from .._data.matrices import checked_index
+from .._error_messages import error_context, plural
 from .._federation import SetUp
-from .._messages import error_context, plural, warn
 from .._parallel import Workers
 from .._parameters import check_number
 from .._typing import BoolArray, FloatArray, IntArray
+from .._warnings import warn
 from ..clients.local import LocalClients
 from ..models.matrix.families import Family
 from ..models.matrix.pooled import Support

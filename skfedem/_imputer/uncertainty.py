@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._data.cells import CellData, read_cells
 from .._data.matrices import checked_index
-from .._messages import plural
+from .._error_messages import plural
 from .._parameters import check_choice, check_counts, check_number
 from .._random import seeds_of_runs
 from .._typing import FloatArray, MatricesLike, Seed

@@ -14,9 +14,10 @@ from .._data.cells import CellData
 from .._data.frame_labels import label_text
 from .._data.matrices import holds_clients
 from .._data.tables import is_client_list
+from .._error_messages import join_alternatives, label_repr
 from .._federation import Elsewhere
-from .._messages import join_alternatives, label_repr, warn
 from .._typing import FloatArray, MatricesLike
+from .._warnings import warn
 from ..models.matrix.families import MAX_LOG_MEAN
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, against_noise, warn_outcome

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._parameters import check_choice, check_number
 from .._typing import BoolArray, FloatArray
 from ..models.mixed_effects.conditional import Structure

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import warn
 from .._typing import FloatArray
+from .._warnings import warn
 from ..models.mixed_effects.maximization import Theta
 from .design import Design
 from .report import SiteSums

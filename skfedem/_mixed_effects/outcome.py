@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import label_repr, plural, warn
+from .._error_messages import label_repr, plural
 from .._typing import FloatArray, IntArray
+from .._warnings import warn
 from ..models.mixed_effects.maximization import Theta
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, warn_outcome

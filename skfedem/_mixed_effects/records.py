@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from .._data.labels import group_rows, missing_labels
 from .._data.long_tables import Columns, column, columns_of, is_long_table, numbers
 from .._data.tables import check_not_empty
+from .._error_messages import label_repr
 from .._federation import Elsewhere, offsets_of
-from .._messages import label_repr
 from .._random import label_keys
 from .._typing import BoolArray, FloatArray, IntArray
 from ..models.mixed_effects.subjects import Subjects

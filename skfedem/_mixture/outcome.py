@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from .._client_vectors import DenseLayout
-from .._messages import join_alternatives, warn
+from .._error_messages import join_alternatives
+from .._warnings import warn
 from ..models.mixture.gaussian_mixture import GaussianMixtureModel
 from ..models.mixture.parameters import Parameters, in_row_units
 from ..solvers._fitted_state import FittedState, at_average

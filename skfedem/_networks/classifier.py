@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import column_or_1d
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._typing import ClientsLike, RowWeights
 from .estimator import FederatedNetwork, Targets
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import label_repr, warn
+from .._error_messages import label_repr
+from .._warnings import warn
 from ..solvers._report import warn_interrupted
 from ..solvers._state import RunState
 from ..solvers.base import Problem

@@ -8,9 +8,9 @@ import numpy as np
 
 from .._cells import distinct_cells
 from .._data.cells import CellData
+from .._error_messages import error_context
 from .._federation import offsets_of
 from .._imputer.covariates import NO_COVARIATES, GivenCovariates
-from .._messages import error_context
 from .._parameters import check_minibatches
 from .._random import VALIDATION, generator
 from .._typing import BoolArray, FloatArray, IntArray

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._parameters import check_choice, check_number, is_auto, python_number
 from .._typing import EffectsName, FamilyName, FloatArray, RowsName
 from ..models.matrix.pooled import EFFECTS

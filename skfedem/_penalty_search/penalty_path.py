@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from .._data.cells import CellData
+from .._error_messages import error_context
 from .._imputer.covariates import NO_COVARIATES, GivenCovariates, read_given
-from .._messages import Advice, collect_warnings, error_context
 from .._parallel import Workers, n_workers, single_threaded_libraries
 from .._parameters import is_auto
 from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
+from .._warnings import Advice, collect_warnings
 from ..clients.local import LocalClients
 from ..impute import FederatedMatrixImputer
 from ..models.matrix.start import cell_federation, low_rank_model, start_run

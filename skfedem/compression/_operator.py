@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._compat import divide_in_place
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._parameters import check_number, python_number
 from .._typing import FloatArray, IntArray
 from . import _codec, _vectors

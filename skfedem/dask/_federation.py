@@ -10,8 +10,8 @@ from weakref import WeakSet
 from distributed import Client, Future
 from numpy.typing import NDArray
 
+from .._error_messages import plural
 from .._federation import Elsewhere
-from .._messages import plural
 from .._typing import FloatArray, IntArray
 from ._clients import DaskClients
 from ._cluster import wait_for, where

@@ -12,8 +12,8 @@ from .._data.by_client import each_table_stacked
 from .._data.labels import group_rows
 from .._data.rows import check_finite
 from .._data.tables import as_numbers
+from .._error_messages import error_context, label_repr
 from .._federation import Federation, offsets_of, owners_of
-from .._messages import error_context, label_repr
 from .._rows import precision_of
 from .._typing import IntArray
 from ._shard import Shard

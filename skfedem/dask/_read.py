@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .. import __version__
 from .._data.features import shorten
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._optional import check_installed
 from .._parameters import check_number
 from ..clients.sums import shards_of

@@ -10,7 +10,7 @@ from sklearn.utils import Bunch
 
 from .._data.labels import group_rows, missing_labels
 from .._data.long_tables import Columns, column, columns_of, numbers
-from .._messages import error_context
+from .._error_messages import error_context
 from .._optional import check_installed
 from .._parameters import check_choice
 from .._typing import BoolArray, IntArray, Table

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
-from .._messages import warn
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_switch
 from .._random import random_numbers
 from .._typing import FilePath, FloatArray, IntArray, Seed
+from .._warnings import warn
 from ._ebird_files import CELL, EBirdFiles, Periods, one_per_event, one_per_group
 
 if TYPE_CHECKING:

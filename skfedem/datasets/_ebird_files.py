@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import error_context
+from .._error_messages import error_context
 from .._typing import FilePath, FloatArray, IntArray
 from ._ebird_lines import OPTIONS, read_lines, report_bad_lines
 

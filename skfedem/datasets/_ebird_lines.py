@@ -8,8 +8,9 @@ from io import BytesIO
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .._messages import plural, warn
+from .._error_messages import plural
 from .._typing import FilePath
+from .._warnings import warn
 
 if TYPE_CHECKING:
     from pandas import DataFrame

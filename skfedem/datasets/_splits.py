@@ -14,7 +14,7 @@ from sklearn.utils import column_or_1d
 from .._compat import rows_of
 from .._data.labels import missing_labels, sort_keys
 from .._data.tables import unmasked
-from .._messages import error_context
+from .._error_messages import error_context
 from .._parameters import check_choice, check_counts, check_positive, takes_python_numbers
 from .._random import random_numbers
 from .._typing import IntArray, Seed

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._data.frame_labels import sizes_of_shape
+from .._error_messages import repr_of
 from .._federation import ClientRows, Federation
-from .._messages import repr_of
 from .._parallel import single_threaded_libraries
 from .._parameters import check_number
 from .._random import seeds_of_runs

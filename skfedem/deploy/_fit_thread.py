@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
-from .._messages import Advice, collect_warnings
+from .._warnings import Advice, collect_warnings
 
 
 class Outcome(NamedTuple):

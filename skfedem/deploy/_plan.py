@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from .. import __version__
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._parameters import parameters_of
 from .._serialization import to_bytes
 from .._typing import Shape

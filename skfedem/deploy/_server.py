@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
-from .._messages import warn
 from .._parameters import check_number
 from .._serialization import from_bytes, to_bytes
 from .._typing import FilePath, Shape
+from .._warnings import warn
 from ._fit_thread import FitThread, Outcome
 from ._messages import (
     HEADER_BYTES,

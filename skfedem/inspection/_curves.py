@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._typing import FloatArray
 from ._figures import as_list
 

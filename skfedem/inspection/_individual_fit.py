@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 
 from .._data.long_tables import Columns, numbers
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._mixed_effects.fitted import FittedMixedEffects
 from .._optional import check_installed
 from .._parameters import check_choice

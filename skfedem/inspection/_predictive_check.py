@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_number
 from .._typing import FloatArray, IntArray, Seed

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._data.long_tables import column, columns_of, like_table, numbers
-from .._messages import label_repr
+from .._error_messages import label_repr
 from .._typing import BoolArray, FloatArray
 
 _COLUMNS = ("amt", "evid", "rate", "addl", "ii", "ss")

@@ -15,7 +15,7 @@ from .._data.by_client import by_client
 from .._data.clients import read_clients, read_rows
 from .._data.features import store
 from .._data.rows import sum_of_rows
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._parallel import Workers
 from .._parameters import check_number, check_switch, unfitted
 from .._rows import in_blocks, precision_of

@@ -27,7 +27,7 @@ from .._data.tables import (
     is_client_list,
     unmasked,
 )
-from .._messages import error_context, label_repr, repr_of
+from .._error_messages import error_context, label_repr, repr_of
 from .._parameters import unfitted
 from .._typing import ClientsLike, Transformed, available_if
 from ._transformer import fitted_clients

@@ -12,11 +12,11 @@ from sklearn.utils import Tags
 
 from .._data.clients import read_clients, read_rows
 from .._data.features import store
-from .._messages import warn
 from .._parallel import Workers
 from .._parameters import check_switch, unfitted
 from .._rows import in_blocks, precision_of
 from .._typing import BoolArray, ClientsLike, FloatArray, IntArray
+from .._warnings import warn
 from ..clients.local import clients_of
 from ._moments import n_rows_of_sums, only_counts, pooled_moments
 from ._transformer import FederatedTransformer, fitted_clients, read_transformed

@@ -8,8 +8,8 @@ from typing import get_args
 
 import numpy as np
 
+from .._error_messages import repr_of
 from .._federation import ClientSizes
-from .._messages import repr_of, warn
 from .._parameters import (
     check_choice,
     check_n_jobs,
@@ -19,6 +19,7 @@ from .._parameters import (
     is_auto,
 )
 from .._typing import ClientWeights, CompressorName, ControlInit, IntArray, Schedule
+from .._warnings import warn
 from ..compression import BlockQuantizer, Compressor, Dithering, Identity, RandK
 from ..compression._base import broken
 from ..models._base import Model

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from .._messages import join_alternatives, plural, warn
+from .._error_messages import join_alternatives, plural
 from .._parameters import is_auto
 from .._typing import Schedule
+from .._warnings import warn
 from ._parameters import FederatedParameters
 from ._state import RunState
 from .base import Problem

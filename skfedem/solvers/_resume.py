@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _checkpoint
+from .._error_messages import repr_of
 from .._federation import little_endian
 from .._history import History
-from .._messages import repr_of, warn
 from .._parameters import check_number
 from .._typing import FilePath, Schedule
+from .._warnings import warn
 from ..models._base import Start
 from ._parameters import ResumableParameters
 from ._state import RunState, initial_state

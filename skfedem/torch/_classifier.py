@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._messages import repr_of
+from .._error_messages import repr_of
 from .._networks.classifier import NetworkClassifier
 from .._networks.mlp_classifier import FederatedMLPClassifier
 from .._optional import check_installed

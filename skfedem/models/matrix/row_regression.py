@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 from ..._federation import offsets_of
-from ..._messages import warn
 from ..._typing import BoolArray, FloatArray, IntArray
+from ..._warnings import warn
 from .families import Family, safe_share
 from .theta import Cells, products
 

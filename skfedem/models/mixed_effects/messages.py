@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..._error_messages import label_repr
 from ..._federation import ClientRows, read
-from ..._messages import label_repr
 from ..._typing import FloatArray
 from .conditional import Fit, fit_of
 from .model import MixedEffectsModel

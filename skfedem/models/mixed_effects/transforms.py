@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
-from ..._messages import repr_of
+from ..._error_messages import repr_of
 from ..._typing import FloatArray
 
 _Function = Callable[[Any], Any]

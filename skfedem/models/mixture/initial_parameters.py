@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._error_messages import label_repr, repr_of
 from ..._federation import SetUp
 from ..._history import FLOAT_BITS
-from ..._messages import label_repr, repr_of
 from ..._parameters import check_choice, check_number, check_shape, check_shares
 from ..._typing import CovarianceType, FloatArray, InitParams
 from .covariances import COVARIANCES
