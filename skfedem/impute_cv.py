@@ -16,6 +16,7 @@ from ._data.features import features_of, store
 from ._imputer.covariates import GivenCovariates
 from ._imputer.fitted_matrix import tags_of_matrices
 from ._parameters import check_choice, check_number, check_rank, is_auto
+from ._penalty_search.baselines import baselines_of
 from ._penalty_search.fitted_search import FittedSearch
 from ._penalty_search.held_out import check_minibatches_without_folds, fold_of_cells
 from ._penalty_search.penalty_grid import Grid, SearchParameters, checked_grid
@@ -80,6 +81,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         Number of consecutive penalties without an improvement of the best score after which a path
         ends; those with a low-rank part of 0 in all fits do not count. "auto" is three tenths of
         the number of penalties, and at least three; None follows every path to its end.
+    period : int, default=None
+        Number of columns after which seasons repeat, such as 12 for months, for ``baselines_``.
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers with variance 1; the values 0 and 1; or counts.
     effects : {"both", "rows", "columns", "none"}, default="both"
@@ -145,9 +148,16 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         ``ranks``, then of ``effects_penalties``, then of the path: ``params`` (a list of dicts),
         ``param_rank``, ``param_effects_penalty``, ``param_penalty``, ``split0_test_score`` and so
         on (mean log-likelihood per held-out observation of a fold, in nats), ``mean_test_score``,
-        ``std_test_score``, ``rank_test_score`` (1 is the best), the means ``mean_n_iter`` (rounds)
-        and ``mean_n_factors`` (rank of the fit), ``n_converged`` (fits that reached ``tol``), and
-        the sum ``uplink_bits``.
+        ``std_test_score``, ``rank_test_score`` (1 is the best), ``observed_to_expected`` (sum of
+        all held-out observations over the sum of their predictions: above 1, totals of missing
+        cells are too small), the means ``mean_n_iter`` (rounds) and ``mean_n_factors`` (rank of the
+        fit), ``n_converged`` (fits that reached ``tol``), and the sum ``uplink_bits``.
+    baselines_ : dict of ndarray
+        What the scores should be compared with, under the names of ``cv_results_``; ``baseline`` is
+        "effects alone" (no low-rank part, at the best of the penalties on the effects that were
+        tried) and, with ``period``, "row and season means": the mean of the other observations of
+        the row in the same season, with one more observation that has the mean of the row, and
+        there with one that has the overall mean.
     n_iter_ : int
         Number of rounds of the last fit, the one to all cells.
     penalty_max_ : float
@@ -265,13 +275,14 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             folds = fold_of_cells(cells, self.n_splits, seed)
             check_minibatches_without_folds(self, cells, folds)
             imputer = self._imputer(seed)
-            trials, largest = search_grid(
+            trials, largest, baselines = search_grid(
                 imputer,
                 cells,
                 folds,
                 grid,
                 self.patience,
                 given,
+                period=self.period,
                 n_jobs=self.n_jobs,
                 verbose=self.verbose,
             )
@@ -287,6 +298,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             best_params_=results["params"][best_index],
             best_score_=float(results["mean_test_score"][best_index]),
             best_index_=best_index,
+            baselines_=baselines_of(baselines),
             cv_results_=results,
             penalty_max_=largest[best.effects_penalty],
             n_splits_=self.n_splits,
@@ -315,6 +327,9 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         if not (self.patience is None or is_auto(self.patience)):
             hint = 'Or give "auto", or None to try all penalties.'
             check_number("patience", self.patience, kind=Integral, low=1, hint=hint)
+        if self.period is not None:
+            hint = "Use 12 for months, or None."
+            check_number("period", self.period, kind=Integral, low=1, hint=hint)
         check_choice("family", self.family, tuple(FAMILIES))
         check_federated_parameters(self)
         return grid

@@ -301,6 +301,12 @@ class MatrixImputation(FittedMatrix):
         log_likelihood = cells.counts @ terms + cells.log_base_measure.sum()
         return np.array([log_likelihood, cells.n_observations.sum()])
 
+    def _held_out_sums(self, triplets: FloatArray, offset: FloatArray | None) -> FloatArray:
+        """Sums of other observations of the fit's cells, and of their means."""
+        cells = self._cells(triplets, "triplets", offset)
+        means = self._family().mean(_natural(self._theta(), cells) + cells.origin)
+        return np.array([cells.counts @ cells.values, cells.counts @ means])
+
     def _scored(self, X: MatricesLike, offset: MatricesLike | None) -> FloatArray:
         """Log-likelihood and number of all observations; tables are stacked if possible."""
         if not holds_clients(X):

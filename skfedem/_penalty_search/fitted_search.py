@@ -20,6 +20,7 @@ class FittedSearch(TransformerMixin, BaseEstimator):
     best_params_: dict[str, Any]
     best_score_: float
     best_index_: int
+    baselines_: dict[str, Any]
     cv_results_: dict[str, Any]
     n_iter_: int
     penalty_max_: float

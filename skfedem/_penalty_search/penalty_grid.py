@@ -32,6 +32,7 @@ class SearchParameters:
     eps: float = 1e-2
     n_splits: int = 5
     patience: int | Literal["auto"] | None = "auto"
+    period: int | None = None
     family: FamilyName = "gaussian"
     effects: EffectsName = "both"
     rows: RowsName = "shared"

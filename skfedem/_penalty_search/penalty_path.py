@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, islice, product
 from math import ceil
 from typing import Any, Literal, NamedTuple
@@ -20,9 +21,11 @@ from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
 from .._warnings import Advice, collect_warnings
 from ..clients.local import LocalClients
 from ..impute import FederatedMatrixImputer
+from ..models.matrix.families import FAMILIES
 from ..models.matrix.start import cell_federation, low_rank_model, start_run
 from ..models.matrix.theta import zero_low_rank
 from ..models.matrix.thresholding import threshold_singular_values
+from .baselines import Baseline, Predicted, observed_to_expected, row_season_means
 from .held_out import Split, split_cells
 from .penalty_grid import Grid
 
@@ -61,13 +64,15 @@ def largest_penalty(
 class Trial(NamedTuple):
     """Results for a rank and two penalties; arrays have one entry per fold.
 
-    ``scores`` are mean log-likelihoods per held-out observation, in nats.
+    ``scores`` are mean log-likelihoods per held-out observation, in nats, and ``sums`` those of the
+    held-out observations and of their predictions.
     """
 
     rank: int | None
     effects_penalty: float
     penalty: float
     scores: FloatArray
+    sums: FloatArray
     n_iter: IntArray
     n_factors: IntArray
     converged: BoolArray
@@ -95,10 +100,11 @@ def search_grid(
     patience: _Patience,
     given: GivenCovariates = NO_COVARIATES,
     *,
+    period: int | None = None,
     n_jobs: int | None,
     verbose: int,
-) -> tuple[list[Trial], dict[float, float]]:
-    """Trials of all paths, and the largest penalty for each penalty on the effects.
+) -> tuple[list[Trial], dict[float, float], list[Baseline]]:
+    """Trials of all paths, the largest penalty for each penalty on the effects, and baselines.
 
     A path ends when ``patience`` consecutive penalties have not improved on its best score. As many
     paths as there are processes (``n_jobs``, as in joblib) advance together, one penalty at a time,
@@ -124,7 +130,25 @@ def search_grid(
                 group = plans[start : start + n_jobs]
                 trials += advance_together(group, splits, patience, parallel, verbose)
             ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)].effects_penalty)
-    return trials, largest
+        baselines = [_effects_alone(imputer, list(largest), splits, parallel)]
+    if period is not None:
+        family = FAMILIES[imputer.family]
+        predicted = [row_season_means(split, family, period) for split in splits]
+        scores, sums = map(np.array, zip(*predicted, strict=True))
+        baselines.append(Baseline("row and season means", scores, sums))
+    return trials, largest, baselines
+
+
+def _effects_alone(
+    imputer: FederatedMatrixImputer, ridges: list[float], splits: list[Split], parallel: Parallel
+) -> Baseline:
+    """Fits without a low-rank part, with the penalty on the effects that predicts best."""
+    plans = [
+        (clone(imputer).set_params(rank=0, effects_penalty=ridge), np.zeros(1)) for ridge in ridges
+    ]
+    trials = advance_together(plans, splits, None, parallel, verbose=0)
+    best = trials[index_of_best(trials)]
+    return Baseline("effects alone", best.scores, best.sums)
 
 
 def advance_together(
@@ -141,8 +165,8 @@ def advance_together(
             )
         )
         for path in active:
-            path.fits[:], scores = zip(*islice(fitted, len(splits)), strict=True)
-            path.trials.append(_trial(path.fits, np.array(scores)))
+            path.fits[:], predicted = zip(*islice(fitted, len(splits)), strict=True)
+            path.trials.append(_trial(path.fits, predicted))
             if verbose:
                 _print(path.trials[-1])
     return list(chain.from_iterable(path.trials for path in paths))
@@ -157,8 +181,8 @@ def _print(trial: Trial) -> None:
 
 def _fit_and_score(
     imputer: FederatedMatrixImputer, penalty: float, fold: int, split: Split
-) -> tuple[FederatedMatrixImputer, float]:
-    """Fit the next step of a path without a fold; return the imputer and its score on the fold."""
+) -> tuple[FederatedMatrixImputer, Predicted]:
+    """Fit the next step of a path without a fold; return the imputer and its predictions there."""
     table, clients, shape, offset, covariates = split.train
     data = dict(clients=clients, shape=shape, offset=offset, **covariates._asdict())
     # Worker processes do not inherit the suppressed warnings and the limit of threads.
@@ -168,16 +192,19 @@ def _fit_and_score(
         error_context(f"Without the cells of fold {fold}"),
     ):
         _fit_step(imputer, float(penalty), table, **data)
-        return imputer, imputer.score(split.test.table, offset=split.test.offset)
+        table, offset = split.test.table, split.test.offset
+        sums = imputer._held_out_sums(table, offset)
+        return imputer, Predicted(imputer.score(table, offset=offset), sums)
 
 
-def _trial(fits: list[FederatedMatrixImputer], scores: FloatArray) -> Trial:
+def _trial(fits: list[FederatedMatrixImputer], predicted: Sequence[Predicted]) -> Trial:
     """Trial from the fits without each of the folds."""
     return Trial(
         rank=fits[0].rank,
         effects_penalty=fits[0].effects_penalty,
         penalty=float(fits[0].penalty),
-        scores=scores,
+        scores=np.array([own.score for own in predicted]),
+        sums=np.array([own.sums for own in predicted]),
         n_iter=np.array([fit.n_iter_ for fit in fits]),
         n_factors=np.array([len(fit.singular_values_) for fit in fits]),
         converged=np.array([fit.converged_ for fit in fits]),
@@ -255,6 +282,7 @@ def cv_results_of(trials: list[Trial]) -> dict[str, Any]:
         "mean_test_score": mean_scores,
         "std_test_score": scores.std(axis=1),
         "rank_test_score": _ranking(mean_scores),
+        "observed_to_expected": np.array([observed_to_expected(trial.sums) for trial in trials]),
         "mean_n_iter": np.array([trial.n_iter.mean() for trial in trials]),
         "mean_n_factors": np.array([trial.n_factors.mean() for trial in trials]),
         "n_converged": np.array([trial.converged.sum() for trial in trials]),

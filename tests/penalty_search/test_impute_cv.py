@@ -211,7 +211,9 @@ def test_the_last_fit_comes_down_the_path_to_the_best_penalty(recorded):
     ).fit(clients_of())
     best = search.best_params_["penalty"]
     assert 16.0 > best > 1.0
-    of_all_cells = [fit["penalty"] for fit in recorded[2 * 5 :]]
+    of_all_cells = [
+        fit["penalty"] for fit in recorded[2 * (5 + 1) :]
+    ]  # with those of effects alone
     assert of_all_cells == penalties[: penalties.index(best) + 1]
 
 
@@ -399,7 +401,7 @@ def test_advice_of_a_search_in_threads_is_that_of_one_after_the_other():
 
 def test_of_trials_that_only_rounding_tells_apart_the_first_is_best():
     scores = [-2.0, -1.0, -1.0 + 1e-15, -3.0]
-    trials = [Trial(None, 1.0, 9.0, np.array([score]), *[None] * 4) for score in scores]
+    trials = [Trial(None, 1.0, 9.0, np.array([score]), *[None] * 5) for score in scores]
     assert index_of_best(trials) == 1
 
 

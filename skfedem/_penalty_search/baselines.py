@@ -1,0 +1,79 @@
+"""What the scores of a search are compared with: effects alone, and means of rows by season."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._typing import FloatArray
+from ..models.matrix.families import Family
+from .held_out import Split, Triplets
+
+
+class Predicted(NamedTuple):
+    """Mean log-likelihood of a fold's observations, in nats; sums of these and of their means."""
+
+    score: float
+    sums: FloatArray
+
+
+class Baseline(NamedTuple):
+    """Scores and sums of each fold, see ``Trial``, by a method of this name."""
+
+    name: str
+    scores: FloatArray
+    sums: FloatArray
+
+
+def observed_to_expected(sums: FloatArray) -> float:
+    """Sum of all held-out observations over that of their predictions; NaN for sums of 0."""
+    observed, expected = sums.sum(axis=0)
+    return observed / expected if expected else np.nan
+
+
+def row_season_means(split: Split, family: Family, period: int) -> Predicted:
+    """Prediction by the mean of the row in the same season of other years.
+
+    Each mean is taken with one more observation, which has the mean of the row, and that of the
+    row with one that has the overall mean: so a season without observations has a prediction, and
+    one with zeros alone does not rule out a count.
+    """
+    train, test = split
+    means = _row_season_means(train, family, period)
+    rows, columns, values = test.table.T
+    natural = family.link(means[rows.astype(np.intp), columns.astype(np.intp) % period])
+    if test.offset is not None:
+        natural = natural + test.offset
+    densities = values * natural - family.log_partition(natural) + family.log_base_measure(values)
+    sums = np.array([values.sum(), family.mean(natural).sum()])
+    return Predicted(float(densities.mean()), sums)
+
+
+def _row_season_means(train: Triplets, family: Family, period: int) -> FloatArray:
+    """Smoothed means per unit of effort, shape (n_rows, period), from sums of clients' values."""
+    rows, columns, values = train.table.T
+    effort = np.ones(len(values)) if train.offset is None else np.exp(train.offset)
+    seasons = rows.astype(np.intp) * period + columns.astype(np.intp) % period
+    shape = train.shape[0], period
+    sums, efforts = (
+        np.bincount(seasons, own, np.prod(shape)).reshape(shape) for own in (values, effort)
+    )
+    unit = effort.mean()
+    # Half an observation more keeps the mean of counts and presences inside their domain.
+    extra = 0.0 if family.name == "gaussian" else 0.5
+    overall = (sums.sum() + extra) / (efforts.sum() + 2 * extra * unit)
+    of_rows = (sums.sum(axis=1) + overall * unit) / (efforts.sum(axis=1) + unit)
+    return (sums + of_rows[:, None] * unit) / (efforts + unit)
+
+
+def baselines_of(baselines: list[Baseline]) -> dict[str, Any]:
+    """``baselines_``, with names as in ``cv_results_``."""
+    scores = np.array([own.scores for own in baselines])
+    return {
+        "baseline": np.array([own.name for own in baselines]),
+        **{f"split{fold}_test_score": column for fold, column in enumerate(scores.T)},
+        "mean_test_score": scores.mean(axis=1),
+        "std_test_score": scores.std(axis=1),
+        "observed_to_expected": np.array([observed_to_expected(own.sums) for own in baselines]),
+    }
