@@ -72,11 +72,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
         or counts up to 1e13 (mean ``exp(theta)``).
-    penalty : float or "auto", default=1.0
+    penalty : float or "auto", default="auto"
         Nuclear-norm penalty λ >= 0, on the scale of softImpute [2]_: the log-likelihood is a sum
-        over observations, not a mean. 1 is far too small for large counts. "auto" is a quarter of
-        the smallest penalty without low-rank part, for which clients send the residuals of a fit of
-        effects alone, once; FederatedMatrixImputerCV chooses a penalty.
+        over observations, not a mean. "auto" is a quarter of the smallest penalty without low-rank
+        part, for which clients send the residuals of a fit of effects alone, once, uncompressed;
+        FederatedMatrixImputerCV chooses a penalty.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept. "none" also omits the intercept, as in
         soft-impute.

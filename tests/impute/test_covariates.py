@@ -9,6 +9,7 @@ import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
 
@@ -161,14 +162,14 @@ def test_the_objective_never_rises_and_the_start_is_the_optimum_of_the_effects()
 
 
 def test_sums_by_group_are_counted_messages():
-    without = FederatedMatrixImputer(1).fit(tables("gaussian"))
-    imputer = FederatedMatrixImputer(1).fit(tables("gaussian"), row_groups=HABITAT)
+    without = FederatedMatrixImputer(1, penalty=1.0).fit(tables("gaussian"))
+    imputer = clone(without).fit(tables("gaussian"), row_groups=HABITAT)
     new = [own for own in imputer.setup_messages_ if own not in without.setup_messages_]
     named = {own.name: own for own in new if own.name != "theta"}  # which has coefficients
     assert set(named) == {"groups of rows", "group_sums"}
     assert named["groups of rows"].downlink_bits == N_CLIENTS * J * 64
     assert named["group_sums"].uplink_bits > 0
-    season = FederatedMatrixImputer(1).fit(tables("gaussian"), column_covariates=SEASONS)
+    season = clone(without).fit(tables("gaussian"), column_covariates=SEASONS)
     named, others = (
         [own for own in fit.setup_messages_ if own.name != "theta"] for fit in (season, without)
     )

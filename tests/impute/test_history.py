@@ -97,7 +97,7 @@ def test_cells_are_numbered_from_0(shape, width):
     # The last of 16 cells is the 15th, of 4 bits; two of them fill a byte.
     seen = np.full(shape, np.nan)
     seen[0, :2] = 0.0, 1.0
-    imputer = FederatedMatrixImputer(1, effects="none", max_iter=0).fit([seen])
+    imputer = FederatedMatrixImputer(1, effects="none", penalty=1.0, max_iter=0).fit([seen])
     # And a byte for each count, and four sums.
     assert imputer.history_["uplink_bits"][0] == width + 2 * 8 + 4 * 64
 

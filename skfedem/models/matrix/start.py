@@ -66,7 +66,7 @@ class MatrixParameters:
     rank: int | None = 2
     _: KW_ONLY
     family: FamilyName = "gaussian"
-    penalty: float | Literal["auto"] = 1.0
+    penalty: float | Literal["auto"] = "auto"
     effects: EffectsName = "both"
     effects_penalty: float = 0.1
     rows: RowsName = "shared"
