@@ -80,14 +80,15 @@ class RaggedLayout(NamedTuple):
     ----------
     offsets : ndarray of int, shape (n_clients + 1,)
         Client ``i`` has the numbers ``offsets[i]:offsets[i + 1]``.
-    positions : ndarray of int, shape (n_samples,)
-        Position in a server's vector that each number adds to.
+    positions : ndarray of int, shape (n_samples,), or None
+        Position in a server's vector that each number adds to. None at a client, which does not
+        know it: a total then lists the numbers.
     length : int
         Length of a server's vector.
     """
 
     offsets: IntArray
-    positions: IntArray
+    positions: IntArray | None
     length: int
 
     def zeros(self) -> FloatArray:
@@ -124,6 +125,8 @@ class RaggedLayout(NamedTuple):
         if not parts:
             return np.zeros(self.length)
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if self.positions is None:
+            return values
         where = self.positions[self.indices(clients)]
         sums: Any = np.bincount(where, values, minlength=self.length)  # floats, by their weights
         return sums

@@ -230,8 +230,10 @@ class Elsewhere:
         """``Clients`` of a fit, with these weights."""
         raise NotImplementedError
 
-    def read(self) -> Any:
+    def read(self, reading: Any = None) -> Any:
         """What reading tables would have returned, without their rows.
+
+        ``reading`` says how clients read them, unless they have agreed on it.
 
         Raises
         ------

@@ -13,7 +13,6 @@ from ._callbacks import CallbackSupportMixin, with_callbacks
 from ._data.cells import read_cells
 from ._data.features import features_of
 from ._estimators.fit import fit
-from ._federation import Elsewhere
 from ._imputer.covariates import GivenCovariates
 from ._imputer.fit_steps import MatrixFit, known_attributes
 from ._imputer.fitted_matrix import tags_of_matrices
@@ -358,13 +357,11 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         known = known_attributes(settings, X, clients, shape, data, offset, given)
         known |= features_of(checked)
         theta, memory = self._warm_theta(data, known), getattr(self, "_memory", None)
-        if isinstance(X, Elsewhere):
-            federation = X.federation
-        else:
-            federation = cell_federation(data, self.client_weights)
+        place = data.place
+        federation = place.federation if place else cell_federation(data, self.client_weights)
         covariates = known["_covariates"].design
         steps = MatrixFit(settings, X, data, federation, known, theta, memory, covariates)
-        return fit(self, steps, X, y, resume_from=resume_from)
+        return fit(self, steps, place or X, y, resume_from=resume_from)
 
     def __sklearn_tags__(self) -> Tags:
         """Accept NaN and sparse matrices."""

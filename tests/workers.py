@@ -3,6 +3,8 @@
 import warnings
 from contextlib import contextmanager
 
+from numpy.testing import assert_array_equal
+
 
 @contextmanager
 def local_cluster(n_workers):
@@ -15,3 +17,17 @@ def local_cluster(n_workers):
         cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0")
     with cluster, Client(cluster) as client:
         yield client
+
+
+def assert_same_fit(got, want):
+    """All fitted attributes have the same bits, but for labels of clients."""
+    for name, value in vars(want).items():
+        if not name.endswith("_") or name == "client_ids_":
+            continue
+        other = getattr(got, name)
+        if isinstance(value, dict):
+            assert value.keys() == other.keys()
+            for key, own in value.items():
+                assert_array_equal(other[key], own, err_msg=f"{name}[{key}]")
+        else:
+            assert_array_equal(other, value, err_msg=name)

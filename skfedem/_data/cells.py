@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 from .._error_messages import plural
 from .._federation import MOST_CLIENTS, Elsewhere, client_groups, offsets_of
 from .._parameters import check_choice
-from .._typing import FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
+from .._typing import ClientWeights, FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
 from .effort import check_effort
 from .features import column_names
 from .frame_labels import labels_of_shape, named_table, sizes_of_shape
@@ -26,6 +26,7 @@ from .observations import (
     check_values,
     marker,
     observations_of_list,
+    observations_of_stacked,
     observations_of_table,
     observations_of_triplets,
 )
@@ -33,6 +34,10 @@ from .tables import check_not_vectors, is_client_list, is_frame
 
 # Number of observations sorted at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
+_ONLY_TRIPLETS = (
+    "Expected a fit of FederatedMatrixImputer with shape= and rows='shared', without clients or "
+    "offset, to a {}, got another use. Give tables for it."
+)
 
 
 class CellData(NamedTuple):
@@ -57,11 +62,41 @@ class CellData(NamedTuple):
     n_observations: FloatArray  # of each cell
     log_effort: FloatArray | None  # of all observations, if they have one and are requested
     sums: FloatArray  # of each client's observations
+    place: Elsewhere | None = None  # of the clients, if not in this process; without their cells
 
     @property
     def observers(self) -> IntArray:
         """Positions of the clients that have cells, in increasing order."""
         return np.flatnonzero(np.diff(self.offsets))
+
+
+class CellReading(NamedTuple):
+    """How clients elsewhere read their triplets.
+
+    Attributes
+    ----------
+    family : Family
+    shape : tuple of two int
+    missing_values : float
+    from_mean : bool
+        Whether the origin is the mean of all observations.
+    client_weights : {"n_samples", "uniform"}
+    """
+
+    family: Family
+    shape: tuple[int, int]
+    missing_values: float
+    from_mean: bool
+    client_weights: ClientWeights
+
+    def cells(
+        self, triplets: NDArray[Any], offsets: IntArray, ids: NDArray[Any], origin: float = 0.0
+    ) -> CellData:
+        """Cells of clients with these labels, whose triplets are stacked."""
+        missing = self.missing_values
+        observations = observations_of_stacked(triplets, offsets, ids, self.shape, missing)
+        check_values(observations, self.family, missing)
+        return _merged(observations, self.family, origin)
 
 
 def read_cells(
@@ -84,14 +119,23 @@ def read_cells(
     are triplets. Errors name the client and the cell.
     """
     sizes = sizes_of_shape(shape)
-    if isinstance(X, Elsewhere):
-        data: CellData = X.read()
-        _check_features(estimator, named_table(labels_of_shape(shape)[1]), sizes[1], reset=True)
-        return data
-    named = None  # table whose columns name the features
     rows, missing = estimator.rows, marker(estimator.missing_values)
     hint = "'disjoint' is for clients that each have rows of their own."
     check_choice("rows", rows, get_args(RowsName), hint=hint)
+    from_mean = estimator.effects != "none" and family.name == "gaussian"
+    if isinstance(X, Elsewhere):
+        if clients is not None or offset is not None or keep_observations or rows == "disjoint":
+            raise TypeError(_ONLY_TRIPLETS.format(type(X).__name__))
+        if sizes is None:
+            raise ValueError(
+                f"Expected shape=(sites, months) with a {type(X).__name__}, got None. Its rows "
+                "are triplets (site, month, value)."
+            )
+        reading = CellReading(family, sizes, missing, from_mean, estimator.client_weights)
+        data: CellData = X.read(reading)
+        _check_features(estimator, named_table(labels_of_shape(shape)[1]), sizes[1], reset=True)
+        return data if data.place else data._replace(place=X)
+    named = None  # table whose columns name the features
     if holds_clients(X):
         check_no_labels(clients, GIVE_MATRICES)
         observations = observations_of_list(list(X), sizes, missing, rows, offset)
@@ -117,7 +161,6 @@ def read_cells(
             f"{plural(len(observations.offsets) - 1, 'client')}: all cells are missing. Check "
             "what marks missing cells (missing_values)."
         )
-    from_mean = estimator.effects != "none" and family.name == "gaussian"
     if origin is None:
         origin = mean_of_sums(_sums(observations), len(observations.values)) if from_mean else 0.0
     return _merged(observations, family, origin, keep_observations)

@@ -64,7 +64,8 @@ def observations_of_list(
         for k, table in enumerate(tables):
             _check_fits_shape(table, shape, f" for client {k}")
         effort = efforts_of_list(offset, tables, has_triplets=True)
-        pieces = _from_triplets(tables, shape, missing, " of client {}", effort)
+        names = [f" of client {k}" for k in range(len(tables))]
+        pieces = _from_triplets(tables, shape, missing, names, effort)
         given = [None if _is_triplets(table) else table for table in tables]
     else:
         tables = [client_matrix(table, f" for client {k}") for k, table in enumerate(X)]
@@ -85,6 +86,23 @@ def observations_of_list(
     offsets = offsets_of([len(codes) for codes, _, _ in pieces])
     ids = np.arange(len(X))
     return Observations(codes, values, offsets, shape, ids, row_offsets, given, log_effort)
+
+
+def observations_of_stacked(
+    triplets: NDArray[Any],
+    offsets: IntArray,
+    ids: NDArray[Any],
+    shape: tuple[int, int],
+    missing: float,
+) -> Observations:
+    """Observations in triplets of clients with these labels, client after client."""
+    shape = _checked_shape(shape, "shared")
+    _check_fits_shape(triplets, shape, "")
+    tables = np.split(triplets, offsets[1:-1])
+    names = [f" of client {label_repr(label)}" for label in ids]
+    pieces = _from_triplets(tables, shape, missing, names, [None] * len(ids))
+    codes, values, _ = zip(*pieces, strict=True)
+    return Observations(np.concatenate(codes), np.concatenate(values), offsets, shape, ids)
 
 
 def observations_of_table(
@@ -138,7 +156,7 @@ def observations_of_triplets(
     table = client_matrix(X, "")
     _check_fits_shape(table, shape, "")
     effort = [None if offset is None else effort_of(offset, table, "", is_triplets=True)]
-    ((codes, values, log_effort),) = _from_triplets([table], shape, missing, "", effort)
+    ((codes, values, log_effort),) = _from_triplets([table], shape, missing, [""], effort)
     if clients is None:
         offsets = np.array([0, len(codes)])
         return Observations(codes, values, offsets, shape, log_effort=log_effort)
@@ -240,7 +258,7 @@ _Piece = tuple[NDArray[np.int64], FloatArray, FloatArray | None]
 
 
 def _from_triplets(
-    tables: list[Any], shape: tuple[int, int], missing: float, whose: str, effort: list[Any]
+    tables: list[Any], shape: tuple[int, int], missing: float, whose: list[str], effort: list[Any]
 ) -> list[_Piece]:
     """Observations in each client's triplets, or in its matrix."""
     clients = [k for k, table in enumerate(tables) if _is_triplets(table)]
@@ -262,7 +280,7 @@ def _from_triplets(
                 f"Expected {('site', 'month')[axis]} numbers to be integers from 0 to "
                 f"{shape[axis] - 1} for a matrix of shape {shape}, got {numbers[row, axis]} in "
                 f"triplet {row - ends[member] + lengths[group][member]}"
-                f"{whose.format(members[member])}. Number sites and months from 0, or give a "
+                f"{whose[members[member]]}. Number sites and months from 0, or give a "
                 "larger shape."
             )
         sites, months = numbers.T.astype(np.int64)

@@ -64,6 +64,13 @@ async def _answers(client: Client, asked: dict[str, Future]) -> dict[str, Any]:
     return answers
 
 
+def results_of(client: Client, futures: list[Future]) -> list[Any]:
+    """Results of tasks that any worker can run."""
+    wait_for(client, futures)
+    results: list[Any] = client.gather(futures)
+    return results
+
+
 def wait_for(client: Client, futures: list[Future]) -> None:
     """Wait for tasks that any worker can run; raise their errors, or ``NoWorkersError``."""
     with _explained():

@@ -10,11 +10,13 @@ from weakref import WeakSet
 from distributed import Client, Future
 from numpy.typing import NDArray
 
+from .._data.cells import CellData, CellReading
 from .._error_messages import plural
 from .._federation import Elsewhere
 from .._typing import FloatArray, IntArray
+from ._cells import read_cells
 from ._clients import DaskClients
-from ._cluster import wait_for, where
+from ._cluster import results_of, where
 from ._load import report, transformed
 
 
@@ -48,18 +50,15 @@ class DaskFederation(Elsewhere):
         shards: IntArray,
         lengths: IntArray,
         ids: NDArray[Any],
-        columns: list[str] | None,
+        columns: list[str] | int,
         snapshot_every: int,
+        missing: str | None = None,
     ) -> None:
         self.client, self.rows, self.shards = client, rows, shards
         self.lengths, self.ids, self.snapshot_every = lengths, ids, snapshot_every
         self.name, self.fits = uuid4().hex, WeakSet[DaskClients]()
+        self.columns, self._missing = columns, missing
         self._places: list[str] | None = None
-        reports = [client.submit(report, own, key=f"report-{uuid4().hex}") for own in rows]
-        wait_for(client, reports)
-        told = client.gather(reports)
-        self.columns = told[0].n_columns if columns is None else columns
-        self._missing = next((own.missing for own in told if own.missing), None)
 
     def __repr__(self) -> str:
         n_rows, n_shards = int(self.lengths.sum()), len(self.rows)
@@ -101,4 +100,34 @@ class DaskFederation(Elsewhere):
             for own in self.rows
         ]
         same = self.shards, self.lengths, self.ids
-        return DaskFederation(self.client, rows, *same, None, self.snapshot_every)
+        return federation_of(self.client, rows, *same, None, self.snapshot_every)
+
+    def read(self, reading: Any = None) -> CellData:
+        """Cells of an imputer, whose triplets the rows are; they stay on the workers."""
+        if not isinstance(reading, CellReading):
+            super().read(reading)
+        self.check_finite(allow_nan=False)
+        rows, shards, federation, data = read_cells(
+            self.client, self.rows, self.shards, self.ids, reading
+        )
+        lengths, every = federation.lengths, self.snapshot_every
+        place = DaskFederation(self.client, rows, shards, lengths, self.ids, 3, every)
+        place.federation = federation
+        return data._replace(place=place)
+
+
+def federation_of(
+    client: Client,
+    rows: list[Future],
+    shards: IntArray,
+    lengths: IntArray,
+    ids: NDArray[Any],
+    columns: list[str] | None,
+    snapshot_every: int,
+) -> DaskFederation:
+    """Federation of these rows, after a look at them."""
+    asked = [client.submit(report, own, key=f"report-{uuid4().hex}") for own in rows]
+    told = results_of(client, asked)
+    missing = next((own.missing for own in told if own.missing), None)
+    named = told[0].n_columns if columns is None else columns
+    return DaskFederation(client, rows, shards, lengths, ids, named, snapshot_every, missing)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import fsspec
 import numpy as np
-from distributed import Client, Future
+from distributed import Client
 from numpy.typing import NDArray
 
 from .. import __version__
@@ -20,8 +20,8 @@ from .._error_messages import repr_of
 from .._optional import check_installed
 from .._parameters import check_number
 from ..clients.sums import shards_of
-from ._cluster import NoWorkersError, wait_for
-from ._federation import DaskFederation
+from ._cluster import NoWorkersError, results_of
+from ._federation import DaskFederation, federation_of
 from ._load import (
     Described,
     Target,
@@ -148,7 +148,7 @@ def _one_file_each(client: Client, paths: list[str], snapshot_every: int) -> Das
         )
     parts = [[*own] for own in np.array_split(paths, len(client.nthreads())) if len(own)]
     asked = [client.submit(describe_files, part, key=_key("read-footers")) for part in parts]
-    described = [own for part in _results(client, asked) for own in part]
+    described = [own for part in results_of(client, asked) for own in part]
     columns, dtype = _agreed(described, paths)
     lengths = np.array([own.counts[0] for own in described])
     shards = shards_of(lengths)
@@ -162,7 +162,7 @@ def _one_file_each(client: Client, paths: list[str], snapshot_every: int) -> Das
         )
         for first, last in pairwise(shards)
     ]
-    return DaskFederation(client, rows, shards, lengths, names, columns, snapshot_every)
+    return federation_of(client, rows, shards, lengths, names, columns, snapshot_every)
 
 
 def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> DaskFederation:
@@ -174,7 +174,7 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
         names = _paths_of(source)
         tables = [client.submit(read_table, own, key=_key("read-table")) for own in names]
     asked = [client.submit(describe_table, own, label, key=_key("describe")) for own in tables]
-    described = _results(client, asked)
+    described = results_of(client, asked)
     columns, dtype = _agreed(described, names)
     labels = np.concatenate([own.labels for own in described])
     try:
@@ -206,19 +206,13 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
                 key=_key("join-rows"),
             )
         )
-    return DaskFederation(client, rows, shards, lengths, ids, columns, snapshot_every)
+    return federation_of(client, rows, shards, lengths, ids, columns, snapshot_every)
 
 
 def _has_any(labels: NDArray[Any], first: Any, last: Any) -> bool:
     """Whether some of these sorted labels are in a range."""
     start = np.searchsorted(labels, first)
     return bool(start < len(labels) and labels[start] <= last)
-
-
-def _results(client: Client, futures: list[Future]) -> list[Any]:
-    wait_for(client, futures)
-    results: list[Any] = client.gather(futures)
-    return results
 
 
 def _agreed(described: list[Described], names: list[str]) -> tuple[list[str], str]:

@@ -37,6 +37,14 @@ class Shard(NamedTuple):
     labels: NDArray[Any]
     missing: str | None
 
+    def part(self, first: int, last: int) -> Shard:
+        """Shard of the clients with the numbers ``first`` to ``last - 1``."""
+        federation, own = self.federation, slice(first - self.ids[0], last - self.ids[0])
+        start, stop = federation.offsets[[own.start, own.stop]]
+        offsets = federation.offsets[own.start : own.stop + 1] - start
+        part = Federation(federation.rows[start:stop], offsets, federation.weights[own])
+        return Shard(part, self.ids[own], self.labels[own], self.missing)
+
 
 class Call(NamedTuple):
     """A method of ``LocalClients`` and its arguments."""

@@ -94,7 +94,7 @@ class _Deployed(Elsewhere):
         """The only ones there are; the plan says how they are weighed."""
         return self._clients
 
-    def read(self) -> Any:
+    def read(self, reading: Any = None) -> Any:
         """Facts of the clients' tables."""
         return self._data
 

@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 
 from skfedem import FederatedGaussianMixture
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
+from workers import assert_same_fit
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -32,20 +33,6 @@ SETTINGS = {
 def mixture(**settings):
     """A mixture that runs so many rounds."""
     return FederatedGaussianMixture(3, random_state=0, tol=0, **{"max_iter": 6, **settings})
-
-
-def assert_same_fit(got, want):
-    """All fitted attributes have the same bits, but for labels of clients."""
-    for name, value in vars(want).items():
-        if not name.endswith("_") or name == "client_ids_":
-            continue
-        other = getattr(got, name)
-        if isinstance(value, dict):
-            assert value.keys() == other.keys()
-            for key, own in value.items():
-                assert_array_equal(other[key], own, err_msg=f"{name}[{key}]")
-        else:
-            assert_array_equal(other, value, err_msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:Not converged")

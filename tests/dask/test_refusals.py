@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
+from skfedem import FederatedGaussianMixture, FederatedNonlinearMixedEffects
+from skfedem.pharmacokinetics import one_compartment_oral
 from skfedem.preprocessing import FederatedStandardScaler
 
 pd = pytest.importorskip("pandas")
@@ -102,12 +103,13 @@ def test_workers_need_this_version_of_the_package(cluster, write, monkeypatch):
 
 def test_what_fits_to_a_federation_do_not_take(cluster, write):
     federation = read_clients(cluster, write(a=ROWS, b=ROWS))
+    start = {"ka": 1.0, "V": 20.0, "CL": 0.5}
     with pytest.raises(TypeError, match="sample_weight=None with clients elsewhere"):
         FederatedGaussianMixture().fit(federation, sample_weight=[[1, 2, 3]] * 2)
     with pytest.raises(TypeError, match="Expected tables, got DaskFederation. Use fit"):
         FederatedGaussianMixture().partial_fit(federation)
     with pytest.raises(TypeError, match="Expected tables of the clients, got DaskFederation"):
-        FederatedMatrixImputer().fit(federation)
+        FederatedNonlinearMixedEffects(one_compartment_oral, start=start).fit(federation)
 
 
 @pytest.mark.parametrize("clients", [None, "car"])

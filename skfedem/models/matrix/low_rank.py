@@ -164,9 +164,7 @@ class LowRankModel(Model):
 
     def vectors(self, clients: Federation | ClientSizes) -> RaggedLayout:
         """One number for each cell that a client observed."""
-        positions = self.positions
-        if not len(positions):  # clients do not know others' cells: a sum lists all of theirs
-            positions = np.arange(clients.offsets[-1])
+        positions = self.positions if len(self.positions) else None  # at clients
         return RaggedLayout(clients.offsets, positions, self.n_statistics)
 
     def reference(self, statistics: ServerIterate) -> float:
