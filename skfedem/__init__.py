@@ -32,6 +32,7 @@ _MODULES = (
     "pharmacokinetics",
     "preprocessing",
     "priors",
+    "results",
     "theory",
 )
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from skfedem import pharmacokinetics as pharmacokinetics
     from skfedem import preprocessing as preprocessing
     from skfedem import priors as priors
+    from skfedem import results as results
     from skfedem import theory as theory
     from skfedem._networks.mlp_classifier import FederatedMLPClassifier as FederatedMLPClassifier
     from skfedem._networks.regressor import FederatedMLPRegressor as FederatedMLPRegressor

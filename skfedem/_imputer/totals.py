@@ -43,7 +43,7 @@ _DAYS_OF_A_YEAR = 365.25
 class Totals:
     """Sums over rows for each column, with standard errors; the result of ``totals``.
 
-    Attributes
+    Parameters
     ----------
     columns : ndarray of shape (n_columns,), or Index
         Labels of the columns, or their positions.
@@ -59,6 +59,17 @@ class Totals:
         Coverage of the confidence limits.
     is_positive : bool
         Whether totals are those of counts or presences.
+
+    Examples
+    --------
+    >>> from skfedem import FederatedMatrixImputer
+    >>> counts = [[[8, 9, 6], [4, None, 3]], [[None, 8, 7], [5, 4, 3]]]  # of two observers
+    >>> imputer = FederatedMatrixImputer(rank=0, family="poisson", effects_penalty=0)
+    >>> totals = imputer.fit(counts).totals(counts)
+    >>> totals.imputed.round(1).tolist()
+    [12.5, 12.5, 9.5]
+    >>> totals.trend().meaning
+    'uncertain'
     """
 
     columns: Any

@@ -13,7 +13,7 @@ from .._typing import FloatArray
 class Trend(NamedTuple):
     """Overall slope of the logarithms of totals over time.
 
-    Attributes
+    Parameters
     ----------
     slope, slope_error : float
         Additive slope, per unit of time (a year if the columns are dates), and its standard error.

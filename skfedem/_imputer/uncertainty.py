@@ -84,7 +84,7 @@ class MatrixWithErrors(MatrixImputation):
 
         Returns
         -------
-        totals : Totals, or dict of Totals by group
+        totals : skfedem.results.Totals, or dict of them by group
             Its ``table`` has observed cells plus means of the others ("imputed") and means of all
             cells ("model"), with standard errors and limits; ``index(base)`` and ``trend()`` give
             indices and the overall slope. A column without observations has NaN.

@@ -53,7 +53,7 @@ _SUMMED_AT_ONCE = 2**17
 class SetUpMessage(NamedTuple):
     """What clients sent and received at once before the first round.
 
-    Attributes
+    Parameters
     ----------
     name : str
     n_clients : int
