@@ -73,7 +73,7 @@ def test_documented_modules_are_there_without_an_import_of_their_own():
 import sys, skfedem
 assert "skfedem.datasets" not in sys.modules
 pages = ("compression", "datasets", "inspection", "participation", "pharmacokinetics")
-pages += ("preprocessing", "priors", "theory")
+pages += ("preprocessing", "priors", "results", "theory")
 assert set(pages) <= set(dir(skfedem))
 print(*(getattr(skfedem, page).__name__ for page in pages))
 try:

@@ -68,8 +68,8 @@ class Totals:
     >>> totals = imputer.fit(counts).totals(counts)
     >>> totals.imputed.round(1).tolist()
     [12.5, 12.5, 9.5]
-    >>> totals.trend().meaning
-    'uncertain'
+    >>> totals.trend().multiplicative < 1
+    True
     """
 
     columns: Any
