@@ -49,7 +49,7 @@ Participation = float | int
 """Probability that a client takes part in a round, or, if an int, so many clients a round."""
 
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
-FamilyName = Literal["gaussian", "bernoulli", "poisson"]
+FamilyName = Literal["gaussian", "bernoulli", "poisson", "negative_binomial"]
 EffectsName = Literal["both", "rows", "columns", "none"]
 InitParams = Literal["kmeans", "k-means++", "random_from_data", "random"]
 SolverName = Literal["fedem", "vr_fedem"]

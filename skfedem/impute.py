@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Self
+from typing import Self, get_args
 
 from numpy.typing import ArrayLike
 from sklearn.utils import Tags
@@ -26,10 +26,14 @@ from ._parameters import (
     read_parameters,
     unfitted,
 )
-from ._typing import FilePath, MatricesLike, Shape, Table
-from .models.matrix.families import FAMILIES
+from ._typing import FamilyName, FilePath, MatricesLike, Shape, Table
+from .models.matrix.families import family_of
 from .models.matrix.pooled import EFFECTS
-from .models.matrix.start import MatrixParameters, cell_federation
+from .models.matrix.start import (
+    MatrixParameters,
+    cell_federation,
+    check_negative_binomial_size,
+)
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._parameters import ResumableParameters
 from .solvers._resume import check_checkpoint_parameters
@@ -68,9 +72,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     ----------
     rank : int or None, default=2
         Maximum rank r of the low-rank part; None for no bound, 0 for effects alone.
-    family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
+    family : {"gaussian", "bernoulli", "poisson", "negative_binomial"}, default="gaussian"
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
-        or counts up to 1e13 (mean ``exp(theta)``).
+        or counts up to 1e13 (mean ``m = exp(theta)``), whose variance is m for "poisson", and
+        ``m + m**2 / negative_binomial_size`` for "negative_binomial".
+    negative_binomial_size : float > 0, or "auto", default="auto"
+        Size k of negative binomial counts: ``size`` of R's ``dnbinom``, ``theta`` of MASS::glm.nb,
+        ``1 / alpha`` of statsmodels. "auto" is the most likely size around effects alone, between
+        1e-6 and 1e6, for which clients send derivatives before the first round.
     penalty : float or "auto", default="auto"
         Nuclear-norm penalty λ >= 0, on the scale of softImpute [2]_: the log-likelihood is a sum
         over observations, not a mean. "auto" is a quarter of the smallest penalty without low-rank
@@ -163,6 +172,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Column effects, with mean 0.
     penalty_ : float
         Nuclear-norm penalty λ of the fit.
+    negative_binomial_size_ : float
+        Size k of the fit; infinite for other families.
     intercept_ : float
         Intercept of the natural parameter; 0 with ``effects="none"``.
     row_coef_ : ndarray of shape (n_row_covariates,)
@@ -303,7 +314,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
             searches would split ``shape`` like rows: use sparse matrices instead.)
         offset : list of array-likes, or array-like, default=None
             Known term of θ in each observation, such as the logarithm of the effort (hours, length
-            of a transect, number of traps): ``family="poisson"`` then has the mean ``exp(theta +
+            of a transect, number of traps): counts then have the mean ``exp(theta +
             offset)``, and all fitted means are those of one unit of effort. In the form of X: a
             list with one for each client, or one alone; beside triplets, one number for each,
             otherwise a matrix, of which only observed cells are read. Not for presences.
@@ -350,7 +361,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         """
         self._check_parameters()
         settings, checked = read_parameters(self), unfitted(self)
-        family = FAMILIES[self.family]
+        family = family_of(self.family)
         data = read_cells(checked, X, clients, shape=shape, family=family, offset=offset)
         check_rank("rank", self.rank, data.shape)
         given = GivenCovariates(row_covariates, column_covariates, row_groups)
@@ -371,7 +382,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         if self.rank is not None:
             hint = "Use None for no bound, and 0 for effects alone."
             check_number("rank", self.rank, kind=Integral, low=0, hint=hint)
-        check_choice("family", self.family, tuple(FAMILIES))
+        check_choice("family", self.family, get_args(FamilyName))
+        check_negative_binomial_size(self.negative_binomial_size)
         if not is_auto(self.penalty):
             hint = 'Use 0 for no penalty, or "auto".'
             check_number("penalty", self.penalty, low=0, hint=hint)

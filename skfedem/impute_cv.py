@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Self
+from typing import Self, get_args
 
 from numpy.typing import ArrayLike
 from sklearn.base import clone
@@ -28,10 +28,11 @@ from ._penalty_search.penalty_path import (
     search_grid,
 )
 from ._random import seeds_of_runs
-from ._typing import MatricesLike, Shape, Table
+from ._typing import FamilyName, MatricesLike, Shape, Table
 from ._warnings import collect_warnings, warn
 from .impute import FederatedMatrixImputer
-from .models.matrix.families import FAMILIES
+from .models.matrix.families import family_of
+from .models.matrix.start import check_negative_binomial_size
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._parameters import FederatedParameters
 
@@ -83,8 +84,10 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         the number of penalties, and at least three; None follows every path to its end.
     period : int, default=None
         Number of columns after which seasons repeat, such as 12 for months, for ``baselines_``.
-    family : {"gaussian", "bernoulli", "poisson"}, default="gaussian"
+    family : {"gaussian", "bernoulli", "poisson", "negative_binomial"}, default="gaussian"
         Distribution of a cell: numbers with variance 1; the values 0 and 1; or counts.
+    negative_binomial_size : float > 0, or "auto", default="auto"
+        Size k of negative binomial counts; "auto" is estimated in each fit.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept; "none" also omits the intercept.
     rows : {"shared", "disjoint"}, default="shared"
@@ -266,7 +269,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
                 X,
                 clients,
                 shape=shape,
-                family=FAMILIES[self.family],
+                family=family_of(self.family),
                 keep_observations=True,
                 offset=offset,
             )
@@ -330,7 +333,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         if self.period is not None:
             hint = "Use 12 for months, or None."
             check_number("period", self.period, kind=Integral, low=1, hint=hint)
-        check_choice("family", self.family, tuple(FAMILIES))
+        check_choice("family", self.family, get_args(FamilyName))
+        check_negative_binomial_size(self.negative_binomial_size)
         check_federated_parameters(self)
         return grid
 

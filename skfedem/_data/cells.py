@@ -283,9 +283,8 @@ def _merged(
         )
         # From sorted values, so that sums do not depend on the order of triplets.
         owners = np.repeat(np.arange(len(counted)), counted)
-        measures = family.log_base_measure(values - origin)
-        if log_effort is not None:
-            measures = measures + values * log_effort
+        effort = 0.0 if log_effort is None else log_effort
+        measures = family.log_base_measure(values - origin, effort)
         measures = np.bincount(owners, measures, len(counted))
         kept = (values if keep_observations else none, none if log_effort is None else log_effort)
         cells = _means_of_cells(keys, values, log_effort, len(counted), shape)

@@ -72,10 +72,10 @@ def check_effort(log_effort: FloatArray, family: str) -> None:
     """Raise unless the offsets of the observations are numbers that the family can use."""
     if family == "bernoulli":
         raise ValueError(
-            "Expected family='poisson' or 'gaussian' with an offset, got 'bernoulli', whose "
+            "Expected a family of counts, or 'gaussian', with an offset, got 'bernoulli', whose "
             "log-odds are not proportional to effort. Give effort as a covariate, or counts."
         )
-    bad = ~(np.abs(log_effort) <= (LARGEST_OFFSET if family == "poisson" else LARGEST))
+    bad = ~(np.abs(log_effort) <= (LARGEST if family == "gaussian" else LARGEST_OFFSET))
     if bad.any():
         raise ValueError(
             "Expected a finite offset for each observation, for counts from "

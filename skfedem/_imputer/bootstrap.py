@@ -18,6 +18,7 @@ from .._data.cells import CellData
 from .._federation import offsets_of
 from .._typing import FloatArray, IntArray
 from .._warnings import collect_warnings, warn
+from ..models.matrix.families import Family
 from .totals import Totals, hangs, warn_of_shares
 
 Unit = Literal["parametric", "rows", "clients"]
@@ -108,8 +109,9 @@ def _replicate(
 ) -> Replicate:
     generator = np.random.default_rng(seed)
     if unit == "parametric":
-        own_means = means[lines.rows, lines.columns] * np.exp(lines.log_effort)
-        values = draw(imputer._fitted_family, own_means, dispersion, generator)
+        effort = np.exp(lines.log_effort)
+        own_means = means[lines.rows, lines.columns] * effort
+        values = draw(imputer._family(), own_means, dispersion, generator, effort)
         lines, weights = lines._replace(values=values), np.ones(shape[0])
     else:
         lines, weights = _resampled(lines, shape[0], unit, generator)
@@ -183,15 +185,21 @@ def drawn_totals(
 
 
 def draw(
-    family: str, means: FloatArray, dispersion: float, generator: np.random.Generator
+    family: Family,
+    means: FloatArray,
+    dispersion: float,
+    generator: np.random.Generator,
+    effort: FloatArray | float = 1.0,
 ) -> FloatArray:
     """Observations with these means; counts are negative binomial if they are over-dispersed."""
-    if family == "gaussian":
+    if family.name == "gaussian":
         return generator.normal(means, np.sqrt(dispersion))
-    if family == "bernoulli":
+    if family.name == "bernoulli":
         return (generator.random(means.shape) < means).astype(np.float64)
-    if dispersion > 1:  # variance dispersion * mean
-        excess = dispersion - 1
+    # The variance is the dispersion times that of the family, and the mean has the rest of it.
+    excess = dispersion - 1 + dispersion * means / (family.size * effort)
+    if np.any(excess > 0):
+        excess = np.maximum(excess, 1e-12)
         means = generator.gamma(np.maximum(means / excess, 1e-12), excess)
     return generator.poisson(means).astype(np.float64)
 

@@ -96,6 +96,7 @@ class MatrixFit(NamedTuple):
             **self.known["_covariates"].attributes(effects.coefficients),
             "penalty_": penalty,
             "_fitted_penalty": penalty,
+            "negative_binomial_size_": float(model.pooled.size),
             "unobserved_rows_": np.flatnonzero(~support.is_observed[0]),
             "unobserved_columns_": np.flatnonzero(~support.is_observed[1]),
             "intercept_": float(effects.intercept) + origin,

@@ -15,7 +15,7 @@ from .._data.frame_labels import check_labels
 from .._data.matrices import checked_index
 from .._typing import FamilyName, FloatArray, IntArray
 from ..clients.local import SetUpMessage
-from ..models.matrix.families import FAMILIES, Family
+from ..models.matrix.families import Family, family_of
 from ..models.matrix.theta import Effects, LowRank, Theta, dense, row_blocks
 from .warnings import warn_of_means
 
@@ -46,6 +46,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     row_offsets_: IntArray | None
     client_drift_: FloatArray
     dispersion_: float
+    negative_binomial_size_: float
     serial_correlation_: float
     n_clients_: int
     client_ids_: NDArray[Any]
@@ -117,7 +118,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self._means(theta, np.full(len(theta), self._largest_theta))
 
     def _family(self) -> Family:
-        return FAMILIES[self._fitted_family]
+        return family_of(self._fitted_family, self.negative_binomial_size_)
 
     def _reading(self) -> tuple[float, Family, float]:
         """How to read cells: marker of missing ones, family, and origin (see ``CellData``)."""
@@ -165,7 +166,7 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _means(self, theta: FloatArray, largest: FloatArray) -> FloatArray:
         """Turn θ into means, in place; ``largest`` is the largest observed θ for each row."""
-        if self._fitted_family == "poisson":
+        if self._family().is_of_counts:
             warn_of_means(theta, largest)
         for block in row_blocks(theta):
             theta[block] = self._family().mean(theta[block])

@@ -27,7 +27,8 @@ from .._data.matrices import holds_clients
 from .._data.tables import as_numbers, is_frame
 from .._federation import client_groups, offsets_of
 from .._typing import BoolArray, FloatArray, MatricesLike, Table, Transformed
-from ..models.matrix.pooled import LEAST_PENALTY
+from ..models.matrix.families import working_family
+from ..models.matrix.pooled import LEAST_PENALTY, working_cells
 from ..models.matrix.row_regression import fit_rows
 from ..models.matrix.theta import Effects, LowRank, Theta, at, dense, relative_cells
 from .fitted_matrix import FittedMatrix
@@ -267,17 +268,17 @@ class MatrixImputation(FittedMatrix):
 
     def _solved_rows(self, cells: CellData, is_train: BoolArray | slice) -> Theta:
         """θ of rows that were not in the fit, from some of their observed cells."""
-        root = np.sqrt(self.singular_values_)
+        root, family = np.sqrt(self.singular_values_), self._family()
         terms, columns = self._theta().covariates, self.column_effects_
         if terms is not None:
             columns = columns + terms.by_group[0]
         row_effects, factors = fit_rows(
-            relative_cells(cells).take(is_train),
+            working_cells(relative_cells(cells).take(is_train), family),
             cells.shape[0],
             self.intercept_ - cells.origin + columns,
             self.column_factors_ * root,
             self._fitted_penalty,
-            self._family(),
+            working_family(family),
             row_effects=self._fitted_effects in ("both", "rows"),
             ridge=max(self._fitted_effects_penalty, LEAST_PENALTY),
         )
@@ -296,9 +297,10 @@ class MatrixImputation(FittedMatrix):
 
     def _scored_cells(self, natural: FloatArray, cells: CellData) -> FloatArray:
         """Log-likelihood and number of observations, given θ of each cell minus the origin."""
-        log_partition = self._family().log_partition(natural)
-        terms = (cells.values - cells.origin) * natural - log_partition
-        log_likelihood = cells.counts @ terms + cells.log_base_measure.sum()
+        family = self._family()
+        own = working_cells(relative_cells(cells), family)
+        terms = own.values * natural - working_family(family).log_partition(natural)
+        log_likelihood = own.counts @ terms + cells.log_base_measure.sum()
         return np.array([log_likelihood, cells.n_observations.sum()])
 
     def _held_out_sums(self, triplets: FloatArray, offset: FloatArray | None) -> FloatArray:

@@ -85,7 +85,7 @@ def pearson_products(
     federation, clients, _ = rows
     cells = federation.rows.take(row_indices(federation.offsets, clients))
     natural = model.kept_natural(federation, parameters.natural, clients)
-    family = model.pooled.family
+    family = model.pooled.observed_family
     is_kept = kept_rows[cells.rows] & kept_columns[cells.columns]
     return _products(rows, cells, family.mean(natural), family.variance(natural), is_kept)
 
@@ -196,7 +196,7 @@ def kept_cells(support: Support, margins: Margins, family: Family) -> BoolArray:
     sums = [np.array(own) for own in margins]
     while True:
         counts = support.margins(support.counts * is_kept)
-        full = [np.inf if family.name == "poisson" else own for own in counts]
+        full = [np.inf if family.is_of_counts else own for own in counts]
         rows, columns = ((own > 0) & (own < most) for own, most in zip(sums, full, strict=True))
         kept = is_kept & rows[support.rows] & columns[support.columns]
         if kept.sum() == is_kept.sum():

@@ -190,9 +190,9 @@ class MatrixWithErrors(MatrixImputation):
         """
         check_is_fitted(self)
         check_choice("errors", errors, get_args(Unit))
-        data, family = self._data_of_fit(X, clients, offset), self._fitted_family
+        data, family = self._data_of_fit(X, clients, offset), self._family()
         dispersion = self.dispersion_ if overdispersion else 1.0
-        dispersion = domain_of_dispersion(family, dispersion)
+        dispersion = domain_of_dispersion(self._fitted_family, dispersion)
         fits = self._replicates(data, errors, dispersion, n_imputations, random_state, n_jobs)
         matrices = np.empty((len(fits), *self._shape))
         for matrix, own in zip(matrices, fits, strict=True):
@@ -205,6 +205,11 @@ class MatrixWithErrors(MatrixImputation):
         return matrices
 
     def _check_effects_alone(self) -> None:
+        if self._fitted_family == "negative_binomial":
+            raise ValueError(
+                "Expected another family than 'negative_binomial' for errors='equations', whose "
+                "dispersion stands for it. Draw rows, clients or observations, or fit 'poisson'."
+            )
         if len(self.row_groups_) > 1:
             raise ValueError(
                 "Expected a fit without row_groups for errors='equations', got one. Draw rows, "

@@ -18,7 +18,7 @@ from .._error_messages import join_alternatives, label_repr
 from .._federation import Elsewhere
 from .._typing import FloatArray, MatricesLike
 from .._warnings import warn
-from ..models.matrix.families import MAX_LOG_MEAN
+from ..models.matrix.families import MAX_LOG_MEAN, family_of
 from ..solvers._from_parameters import step_schedule
 from ..solvers._report import Wording, against_noise, warn_outcome
 from ..solvers._state import RunState
@@ -68,9 +68,9 @@ def warn_of_fit(
     _warn_of_clients_without_cells(cells)
     _warn_of_triplets(X, cells)
     _warn_of_repeated_labels(settings, X, cells, fitted["_row_labels"])
-    if settings.family == "poisson":
+    if family_of(settings.family).is_of_counts:
         warn_of_capped_means(state.server.statistics.iterate.theta)
-        if not len(fitted["singular_values_"]):
+        if settings.family == "poisson" and not len(fitted["singular_values_"]):
             _warn_of_dispersion(fitted["dispersion_"])
     _warn_of_curvature(problem, state)
     _warn_of_end(settings, problem, state, fitted["objective_"])
@@ -82,7 +82,7 @@ def _warn_of_dispersion(dispersion: float) -> None:
         warn(
             f"The dispersion of the counts is {dispersion:.3g}: their variance is that many times "
             f"a Poisson count's, and standard errors are {dispersion**0.5:.2g} times as large. "
-            "Do not use totals(overdispersion=False).",
+            "Do not use totals(overdispersion=False), or fit family='negative_binomial'.",
             UserWarning,
         )
 
@@ -195,7 +195,8 @@ def _warn_of_curvature(problem: Problem, state: RunState) -> None:
     curvatures = support.counts
     if not is_bounded:
         theta = state.server.statistics.iterate.theta
-        curvatures = curvatures * np.maximum(family.variance(theta), 1.0)
+        least = 1.0 if family.name == "poisson" else 0.0  # trials are not numbers of visits
+        curvatures = curvatures * np.maximum(family.variance(theta), least)
     top = int(np.argmax(curvatures))
     ratio = curvatures[top] / float(np.median(curvatures))
     is_fast = has_momentum or (model.adaptive and is_bounded)

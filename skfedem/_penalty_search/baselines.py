@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._typing import FloatArray
-from ..models.matrix.families import Family
+from ..models.matrix.families import Family, negative_binomial, working_family
+from ..models.matrix.negative_binomial import most_likely_size, size_log_likelihood
+from ..models.matrix.pooled import working_cells
+from ..models.matrix.theta import Cells
 from .held_out import Split, Triplets
 
 
@@ -41,13 +44,52 @@ def row_season_means(split: Split, family: Family, period: int) -> Predicted:
     """
     train, test = split
     means = _row_season_means(train, family, period)
-    rows, columns, values = test.table.T
-    natural = family.link(means[rows.astype(np.intp), columns.astype(np.intp) % period])
+    if family.name == "negative_binomial":
+        if family.size == np.inf:
+            family = negative_binomial(_size(train, family, means, period))
+        densities = _negative_binomial_densities(test, family, means, period)
+    values, natural = test.table[:, 2], _natural(test, family, means, period)
     if test.offset is not None:
         natural = natural + test.offset
-    densities = values * natural - family.log_partition(natural) + family.log_base_measure(values)
+    if family.name != "negative_binomial":
+        densities = values * natural - family.log_partition(natural)
+        densities += family.log_base_measure(values)
     sums = np.array([values.sum(), family.mean(natural).sum()])
     return Predicted(float(densities.mean()), sums)
+
+
+def _natural(triplets: Triplets, family: Family, means: FloatArray, period: int) -> FloatArray:
+    """θ of each observation, for one unit of effort."""
+    rows, columns, _ = triplets.table.T
+    natural: FloatArray = family.link(means[rows.astype(np.intp), columns.astype(np.intp) % period])
+    return natural
+
+
+def _log_effort(triplets: Triplets) -> FloatArray:
+    return np.zeros(len(triplets.table)) if triplets.offset is None else triplets.offset
+
+
+def _negative_binomial_densities(
+    triplets: Triplets, family: Family, means: FloatArray, period: int
+) -> FloatArray:
+    rows, columns, values = triplets.table.T
+    log_effort, natural = _log_effort(triplets), _natural(triplets, family, means, period)
+    effort = np.exp(log_effort)
+    cells = working_cells(Cells(rows, columns, values / effort, effort), family)
+    terms = cells.values * natural - working_family(family).log_partition(natural)
+    densities: FloatArray = cells.counts * terms + family.log_base_measure(values, log_effort)
+    return densities
+
+
+def _size(train: Triplets, family: Family, means: FloatArray, period: int) -> float:
+    """Size under which the means make the training observations most likely."""
+    natural, effort = _natural(train, family, means, period), np.exp(_log_effort(train))
+
+    def derivatives(size: float) -> tuple[float, float]:
+        terms = size_log_likelihood(train.table[:, 2], effort, natural, size)
+        return float(terms[1].sum()), float(terms[2].sum())
+
+    return most_likely_size(derivatives)
 
 
 def _row_season_means(train: Triplets, family: Family, period: int) -> FloatArray:

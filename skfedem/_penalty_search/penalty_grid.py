@@ -34,6 +34,7 @@ class SearchParameters:
     patience: int | Literal["auto"] | None = "auto"
     period: int | None = None
     family: FamilyName = "gaussian"
+    negative_binomial_size: float | Literal["auto"] = "auto"
     effects: EffectsName = "both"
     rows: RowsName = "shared"
     missing_values: float = np.nan

@@ -21,7 +21,7 @@ from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
 from .._warnings import Advice, collect_warnings
 from ..clients.local import LocalClients
 from ..impute import FederatedMatrixImputer
-from ..models.matrix.families import FAMILIES
+from ..models.matrix.families import family_of
 from ..models.matrix.start import cell_federation, low_rank_model, start_run
 from ..models.matrix.theta import zero_low_rank
 from ..models.matrix.thresholding import threshold_singular_values
@@ -132,7 +132,8 @@ def search_grid(
             ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)].effects_penalty)
         baselines = [_effects_alone(imputer, list(largest), splits, parallel)]
     if period is not None:
-        family = FAMILIES[imputer.family]
+        size = imputer.negative_binomial_size
+        family = family_of(imputer.family, np.inf if is_auto(size) else size)
         predicted = [row_season_means(split, family, period) for split in splits]
         scores, sums = map(np.array, zip(*predicted, strict=True))
         baselines.append(Baseline("row and season means", scores, sums))

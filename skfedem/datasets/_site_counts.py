@@ -22,6 +22,7 @@ from .._parameters import (
 from .._random import random_numbers
 from .._typing import FamilyName, FloatArray, IntArray, Seed
 
+_COUNTS = ("poisson", "negative_binomial")
 _GROUPINGS = ("random", "region")
 _MONTHS_PER_YEAR = 12
 _PEAK_MONTH = 5  # June
@@ -41,6 +42,7 @@ def make_site_counts(
     observed: float = 0.1,
     rank: int = 2,
     family: FamilyName = "poisson",
+    negative_binomial_size: float = 1.0,
     offset_deviation: float = 0.0,
     intercept: float = 1.0,
     site_deviation: float = 1.0,
@@ -85,10 +87,14 @@ def make_site_counts(
         Rank of the interaction of sites and months, at most ``min(n_sites, n_months) - 1``; 0 for
         none. The first column factor is linear in time (trends differ by site), the next two are
         seasonal (seasons differ by site), further ones are random.
-    family : {"poisson", "gaussian", "bernoulli"}, default="poisson"
+    family : {"poisson", "negative_binomial", "gaussian", "bernoulli"}, default="poisson"
         - "poisson": counts with mean exp(theta);
+        - "negative_binomial": counts with mean ``m = exp(theta)`` and variance ``m + m**2 / size``;
         - "gaussian": numbers with mean theta and variance 1;
         - "bernoulli": presence 1 or absence 0, with probability of presence 1/(1 + exp(-theta)).
+    negative_binomial_size : float > 0, default=1.0
+        Size of negative binomial counts. With an effort e, it is e times as large, as is that of
+        the sum of e independent counts.
     offset_deviation : float, default=0.0
         Standard deviation of the offset of an observation, ``offset_deviation >= 0``: the logarithm
         of the effort of a visit, which is added to its theta. Its mean is 0.
@@ -174,7 +180,7 @@ def make_site_counts(
     check_choice("grouping", grouping, _GROUPINGS)
     for name, value in dict(intercept=intercept, trend=trend, effort_growth=effort_growth).items():
         check_number(name, value)
-    check_positive(effort_tail=effort_tail)
+    check_positive(effort_tail=effort_tail, negative_binomial_size=negative_binomial_size)
     check_not_negative(
         offset_deviation=offset_deviation,
         site_deviation=site_deviation,
@@ -210,7 +216,8 @@ def make_site_counts(
     offset = None
     if offset_deviation > 0:
         offset = offset_deviation * rng.standard_normal(n_samples)
-    cells = _draw_cells(homes, who, home_range, month_ends, truth, family, offset, rng)
+    law = family, negative_binomial_size
+    cells = _draw_cells(homes, who, home_range, month_ends, truth, law, offset, rng)
     members = np.array_split(ordered, n_clients)
     ends = np.cumsum([n_visits[group].sum() for group in members])[:-1]
     known = {} if offset is None else {"offset": np.split(offset, ends)}
@@ -274,7 +281,7 @@ def _sums_over_sites(truth: Bunch, family: FamilyName) -> FloatArray:
     for month, effect in enumerate(truth.column_effects):
         natural = base + effect
         natural += truth.row_factors @ truth.column_factors[month]
-        if family == "poisson" and natural.max() > _LARGEST_LOG_MEAN:
+        if family in _COUNTS and natural.max() > _LARGEST_LOG_MEAN:
             raise ValueError(
                 f"Expected Poisson means up to 2**53, got exp({natural.max():.4g}) in month "
                 f"{month}. Lower intercept, site_deviation, seasonality, trend or interaction."
@@ -284,11 +291,9 @@ def _sums_over_sites(truth: Bunch, family: FamilyName) -> FloatArray:
 
 
 def _mean(natural: FloatArray, family: FamilyName) -> FloatArray:
-    if family == "poisson":
-        return np.exp(natural)
     if family == "bernoulli":
         return expit(natural)
-    return natural
+    return natural if family == "gaussian" else np.exp(natural)
 
 
 def _efforts(n_observers: int, n_samples: int, effort_tail: float, rng: RandomState) -> IntArray:
@@ -311,7 +316,7 @@ def _draw_cells(
     home_range: float,
     month_ends: FloatArray,
     truth: Bunch,
-    family: FamilyName,
+    law: tuple[FamilyName, float],
     offset: FloatArray | None,
     rng: RandomState,
 ) -> FloatArray:
@@ -328,15 +333,22 @@ def _draw_cells(
         months = np.searchsorted(month_ends[:-1], draws, side="right")
         natural = truth.intercept + truth.row_effects[sites] + truth.column_effects[months]
         natural += np.einsum("ij,ij->i", truth.row_factors[sites], truth.column_factors[months])
+        sizes: Any
+        family, sizes = law
         if offset is not None:
             natural += offset[block]
-        counts = _draw_counts(_mean(natural, family), family, rng)
+            sizes = sizes * np.exp(offset[block])
+        counts = _draw_counts(_mean(natural, family), family, sizes, rng)
         cells[block] = np.column_stack([sites, months, counts])
     return cells
 
 
-def _draw_counts(means: FloatArray, family: FamilyName, rng: RandomState) -> NDArray[Any]:
-    if family == "poisson":
+def _draw_counts(
+    means: FloatArray, family: FamilyName, sizes: FloatArray | float, rng: RandomState
+) -> NDArray[Any]:
+    if family == "negative_binomial":
+        means = rng.gamma(sizes, means / sizes)
+    if family in _COUNTS:
         return rng.poisson(means)
     if family == "bernoulli":
         return rng.random_sample(means.shape) < means

@@ -146,6 +146,8 @@ def _matrix_questions() -> list[SetUpQuestion]:
         SetUpQuestion(matrix_messages.row_sums, gathered=_sums_of_lines(0)),
         SetUpQuestion(matrix_messages.column_sums, gathered=_sums_of_lines(1)),
         SetUpQuestion(matrix_messages.residuals, gathered=_doubles(lambda n_rows: n_rows)),
+        SetUpQuestion(matrix_messages.cell_sums, gathered=_doubles(lambda n_rows: n_rows)),
+        SetUpQuestion(matrix_messages.size_moments, gathered=_doubles(lambda n_rows: 3)),
         SetUpQuestion(pearson_products, lambda d, *_: (4,)),
     ]
 

@@ -29,7 +29,7 @@ from .._typing import FloatArray, IntArray
 from ..impute import FederatedMatrixImputer
 from ..mixed_effects import FederatedNonlinearMixedEffects
 from ..mixture import FederatedGaussianMixture
-from ..models.matrix.families import FAMILIES
+from ..models.matrix.families import family_of
 from ..models.matrix.start import cell_federation, weights_of_cells
 from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import SentModel
@@ -159,7 +159,7 @@ def _own_cells(plan: dict[str, Any], X: Any, origin: float = 0.0) -> CellData:
     names = ("family", "missing_values", "effects", "rows")
     estimator = FederatedMatrixImputer(**{name: parameters[name] for name in names})
     is_long = is_long_table(X) and {SITE, TIME, COUNT} <= {*X}
-    table, family = _numbered(X, shape) if is_long else X, FAMILIES[estimator.family]
+    table, family = _numbered(X, shape) if is_long else X, family_of(estimator.family)
     return read_cells(estimator, [table], shape=shape, family=family, origin=origin)
 
 

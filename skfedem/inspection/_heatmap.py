@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.colorbar import Colorbar
     from matplotlib.colors import Normalize
 
-_QUANTITIES = {"poisson": "count", "bernoulli": "probability", "gaussian": "value"}
+_COUNTS = ("poisson", "negative_binomial")
+_QUANTITIES = {"bernoulli": "probability", "gaussian": "value"} | dict.fromkeys(_COUNTS, "count")
 _MISSING = "0.88"
 
 
 def is_log_scale(color_scale: Literal["auto", "linear", "log"], family: FamilyName) -> bool:
     """Whether colours are on the scale of log(1 + value)."""
-    return color_scale == "log" or (color_scale == "auto" and family == "poisson")
+    return color_scale == "log" or (color_scale == "auto" and family in _COUNTS)
 
 
 def color_norm(maps: list[FloatArray], family: FamilyName, *, is_log: bool) -> Normalize:
@@ -32,7 +33,7 @@ def color_norm(maps: list[FloatArray], family: FamilyName, *, is_log: bool) -> N
     high = float(max(np.nanmax(values) for values in maps))
     if family == "bernoulli":
         low, high = 0.0, 1.0
-    elif family == "poisson":
+    elif family in _COUNTS:
         high = max(high, 1.0)  # means that are 0 up to rounding then look like 0
     if not is_log:
         return Normalize(low, high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,6 @@ from sklearn.utils import check_array
 from .._optional import check_installed
 from .._parameters import check_choice, check_counts, check_number
 from .._typing import FamilyName, FloatArray, IntArray, MatricesLike
-from ..models.matrix.families import FAMILIES
 from ._columns import check_column_labels, format_columns, locate_columns
 from ._figures import as_list, ax_and_figure, draw_legend, given_axes, last_step, new_axes
 from ._heatmap import add_colorbar, color_norm, draw_map, is_log_scale, row_label
@@ -65,7 +64,7 @@ class ImputationDisplay:
         Sum over the observed cells of each column; NaN if there are none.
     unobserved_columns : ndarray of int, default=None
         Numbers of the columns without an observed cell.
-    family : {"poisson", "bernoulli", "gaussian"}, default="poisson"
+    family : {"poisson", "negative_binomial", "bernoulli", "gaussian"}, default="poisson"
         Distribution of a cell.
     column_labels : array-like of shape (n_columns,), default=None
         Dates, numbers or names of the columns; None numbers them from 0.
@@ -149,7 +148,7 @@ class ImputationDisplay:
         self.unobserved_columns = np.array(
             [] if unobserved_columns is None else unobserved_columns, dtype=np.intp
         )
-        check_choice("family", family, tuple(FAMILIES))
+        check_choice("family", family, get_args(FamilyName))
         self.family = family
         self.column_labels = check_column_labels(column_labels, cells[1])
         check_choice("row_order", row_order, _ORDERS)

@@ -16,7 +16,7 @@ from .._data.frame_labels import check_labels, fit_labels
 from .._data.tables import first_table
 from .._imputer.fitted_matrix import FittedMatrix
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName
-from ..models.matrix.families import FAMILIES
+from ..models.matrix.families import family_of
 
 # Number of cells whose fitted means are computed at once.
 _BLOCK = 2**21
@@ -38,7 +38,7 @@ def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
         clone(imputer).set_params(rows=rows),
         X,
         shape=shape if imputer._has_triplets else None,
-        family=FAMILIES[imputer._fitted_family],
+        family=family_of(imputer._fitted_family),
     )
     if data.shape != shape:
         raise ValueError(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TOTALS = {
     "poisson": "expected counts,\nall {rows}",
+    "negative_binomial": "expected counts,\nall {rows}",
     "bernoulli": "expected number of {rows}\nwith presence",
     "gaussian": "sum of fitted means,\nall {rows}",
 }

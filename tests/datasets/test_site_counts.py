@@ -312,7 +312,7 @@ def test_the_largest_poisson_mean():
         (dict(n_clients=0), ValueError, "Expected n_clients to be an integer >= 1, got 0"),
         (dict(rank=60), ValueError, "rank .*<= 59, got 60"),
         (dict(rank=-1), ValueError, "Expected rank to be an integer >= 0 and <= 59, got -1"),
-        (dict(family="binomial"), ValueError, "'poisson', got 'binomial'"),
+        (dict(family="binomial"), ValueError, "'negative_binomial', got 'binomial'"),
         (dict(grouping="county"), ValueError, "'random', 'region', got 'county'"),
         (dict(observed=0), ValueError, "Expected observed to be an integer >= 1, got 0"),
         (dict(observed=0.0), ValueError, "observed .*> 0, got 0.0.*observations per cell"),

@@ -15,6 +15,7 @@ CASES = {
     "exact": {},
     "gaussian": {"family": "gaussian", **NOISY},
     "presences": {"family": "bernoulli", "participation": 2},
+    "negative binomial": {"family": "negative_binomial", "penalty": "auto", **NOISY},
     "VR-FedEM": {"solver": "vr_fedem", "batch_size": 4, **NOISY},
     "columns alone": {"effects": "columns", "client_weights": "uniform", **NOISY},
     "no effects": {"family": "gaussian", "effects": "none", "step_size": 0.3},

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from skfedem import FederatedMatrixImputer
 from skfedem._imputer.bootstrap import draw
+from skfedem.models.matrix.families import family_of
 
 NAN = np.nan
 EFFECTS = dict(rank=0, family="poisson", effects_penalty=0)
@@ -105,7 +106,7 @@ def test_groups_have_errors_of_their_own():
 @pytest.mark.parametrize("dispersion", [1.0, 4.0])
 def test_draws_have_mean_and_dispersion(family, dispersion):
     means = np.full(40_000, 0.3 if family == "bernoulli" else 2.5)
-    drawn = draw(family, means, dispersion, np.random.default_rng(0))
+    drawn = draw(family_of(family), means, dispersion, np.random.default_rng(0))
     variance = {"poisson": 2.5, "gaussian": 1, "bernoulli": 0.21}[family]
     variance *= 1 if family == "bernoulli" else dispersion
     assert drawn.mean() == pytest.approx(means[0], abs=4 * np.sqrt(variance / len(means)))

@@ -8,10 +8,11 @@ gives inf, and NaN stays NaN.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, gammaln, log_expit, logit
+from scipy.special import betaln, expit, gammaln, log_expit, logit
 
 from ..._typing import BoolArray, FamilyName, FloatArray
 
@@ -35,8 +36,9 @@ class Family(NamedTuple):
 
     ``domain`` describes valid observations in error messages, and ``is_valid`` finds them.
     ``log_partition`` is ψ, ``mean`` ψ', ``variance`` ψ'' (at the limit of Poisson log-means beyond
-    it, so that Newton steps can divide by it), ``log_base_measure`` log ρ(y), ``log_normalizer``
-    its part that does not depend on y or its unit, and ``link`` the inverse of ψ'.
+    it, so that Newton steps can divide by it), ``log_base_measure`` log ρ(y) given the log effort,
+    ``log_normalizer`` its part that does not depend on y or its unit, and ``link`` the inverse of
+    ψ'. ``size`` is the k of negative binomial counts.
     ``max_variance`` is the largest ψ'' (None if unbounded), and ``log_variance_slope`` the largest
     |third derivative| / ψ'', which bounds the relative change of curvature.
     """
@@ -46,12 +48,18 @@ class Family(NamedTuple):
     log_partition: _Elementwise
     mean: _Elementwise
     variance: _Elementwise
-    log_base_measure: _Elementwise
+    log_base_measure: Callable[..., Any]
     log_normalizer: float
     link: _Elementwise
     is_valid: Callable[[FloatArray], BoolArray]
     max_variance: float | None
     log_variance_slope: float
+    size: float = np.inf
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether observations are counts, with the log link."""
+        return self.name in ("poisson", "negative_binomial")
 
 
 _GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
@@ -70,7 +78,7 @@ def _gaussian_variance(theta: FloatArray) -> FloatArray:
 
 
 @np.errstate(over="ignore")
-def _gaussian_log_base_measure(values: FloatArray) -> FloatArray:
+def _gaussian_log_base_measure(values: FloatArray, log_effort: Any = 0.0) -> FloatArray:
     return -0.5 * np.square(values) + _GAUSSIAN_LOG_NORMALIZER
 
 
@@ -83,7 +91,7 @@ def _bernoulli_variance(theta: FloatArray) -> FloatArray:
     return expit(theta) * expit(-theta)
 
 
-def _bernoulli_log_base_measure(values: FloatArray) -> FloatArray:
+def _bernoulli_log_base_measure(values: FloatArray, log_effort: Any = 0.0) -> FloatArray:
     return np.zeros(np.shape(values))
 
 
@@ -104,8 +112,8 @@ def _poisson_mean(theta: FloatArray) -> FloatArray:
     return np.exp(capped, out=capped if np.ndim(capped) else None)
 
 
-def _poisson_log_base_measure(values: FloatArray) -> FloatArray:
-    return -gammaln(values + 1)
+def _poisson_log_base_measure(values: FloatArray, log_effort: Any = 0.0) -> FloatArray:
+    return -gammaln(values + 1) + values * log_effort
 
 
 @np.errstate(divide="ignore", invalid="ignore")
@@ -174,7 +182,77 @@ Domain: 0, 1, 2, ... Link: log. ψ(θ) = exp θ up to ``MAX_LOG_MEAN``, log ρ(y
 """
 
 
+LARGEST_SIZE = 1e6
+"""Largest size of negative binomial counts. Beyond it, they differ from Poisson counts by less than
+rounding."""
+
+
+def negative_binomial(size: float) -> Family:
+    """Count with log-mean θ and variance ``μ + μ² / size``, whose size k is given.
+
+    Domain: 0, 1, 2, ... Link: log. This is not the natural parameter: the likelihood is that of
+    :func:`working_family`. With the effort e, mean and size are ``e μ`` and ``e k``, those of the
+    sum of e independent counts.
+    """
+    return POISSON._replace(
+        name="negative_binomial",
+        variance=partial(_negative_binomial_variance, size=size),
+        log_base_measure=partial(_negative_binomial_log_base_measure, size=size),
+        size=size,
+    )
+
+
+@np.errstate(over="ignore")
+def _negative_binomial_variance(theta: FloatArray, size: float) -> FloatArray:
+    means = _poisson_mean(theta)
+    return means + np.square(means) / size
+
+
+def _negative_binomial_log_base_measure(
+    values: FloatArray, log_effort: Any = 0.0, *, size: float
+) -> FloatArray:
+    """``log Γ(y + e k) / (Γ(e k) y!) - y log k``; Poisson's for an infinite size."""
+    if size == np.inf:
+        return _poisson_log_base_measure(values, log_effort)
+    sizes = size * np.exp(log_effort)
+    return -betaln(values + 1, sizes) - np.log(values + sizes) - values * np.log(size)
+
+
+def working_family(family: Family) -> Family:
+    """Family of the cells that fits read in place of the observed ones, see ``working_cells``.
+
+    For a size k, ``log p(y; θ) = y θ - (y + k) log(1 + exp(θ) / k) + log ρ(y)`` is the likelihood
+    of y successes in y + k trials with the log-odds ``θ - log k``. It is convex in θ, and its
+    slope is ``(y - μ) / (1 + μ / k)``.
+    """
+    if family.name != "negative_binomial":
+        return family
+    shift = float(np.log(family.size))
+    return family._replace(
+        log_partition=partial(_shifted, BERNOULLI.log_partition, shift=-shift),
+        mean=partial(_shifted, BERNOULLI.mean, shift=-shift),
+        variance=partial(_shifted, BERNOULLI.variance, shift=-shift),
+        link=partial(_shifted_link, shift=shift),
+    )
+
+
+def _shifted(function: _Elementwise, theta: FloatArray, shift: float) -> FloatArray:
+    shifted: FloatArray = function(theta + shift)
+    return shifted
+
+
+@np.errstate(divide="ignore")
+def _shifted_link(shares: FloatArray, shift: float) -> FloatArray:
+    return logit(shares) + shift
+
+
 FAMILIES = {family.name: family for family in (GAUSSIAN, BERNOULLI, POISSON)}
+"""The families without a size, by name."""
+
+
+def family_of(name: FamilyName, size: float = np.inf) -> Family:
+    """Family of a name; ``size`` is that of negative binomial counts."""
+    return negative_binomial(size) if name == "negative_binomial" else FAMILIES[name]
 
 
 def safe_share(family: Family, change: FloatArray) -> FloatArray:

@@ -26,6 +26,7 @@ from ..._typing import FloatArray, IntArray
 from .._base import Estimate, Model, Step
 from ..client_rows import segment_sums
 from .main_effects import ridge
+from .minibatch_bounds import STEP_BOUNDS, sampling_fraction
 from .pooled import Pooled
 from .proximal import (
     MAX_HALVINGS,
@@ -44,20 +45,6 @@ _GROWTH = 1.3
 _NEGLIGIBLE = 1e-6
 # Without constants, an objective is accurate down to this share of its value with constants.
 _ROUNDING = 1e-9
-
-
-class StepBounds(NamedTuple):
-    """Factors of ``noise_bound`` and ``spider_bound``.
-
-    With 2 for both, SPIDER diverged on presences with "rand_k" at ω = 1, and FedEM was at its
-    limit: a cell that is drawn with probability π, and then weighted by 1 / π, requires γ < 2 π.
-    """
-
-    noise: float = 1.0
-    spider: float = 1.4
-
-
-_STEP_BOUNDS = StepBounds()
 
 
 @serializable
@@ -190,7 +177,7 @@ class LowRankModel(Model):
         lengths = federation.lengths_of(clients)
         drawn = batches + federation.offsets[clients][:, None]
         indices = batches + (np.cumsum(lengths) - lengths)[:, None]
-        cells = federation.rows.take(drawn.ravel())
+        cells = self.pooled.working(federation.rows.take(drawn.ravel()))
         return Minibatch(cells, indices.ravel(), int(lengths.sum()), batches.shape[1])
 
     def minibatch_mean(self, natural: Theta | FloatArray, minibatch: Minibatch) -> FloatArray:
@@ -210,7 +197,7 @@ class LowRankModel(Model):
 
     def _cells(self, federation: Federation, clients: IntArray) -> Cells:
         cells: Cells = federation.rows
-        return cells.take(row_indices(federation.offsets, clients))
+        return self.pooled.working(cells.take(row_indices(federation.offsets, clients)))
 
     def _residuals(self, cells: Cells, theta: FloatArray) -> FloatArray:
         return cells.counts * (cells.values - self.pooled.family.mean(theta))
@@ -221,11 +208,11 @@ class LowRankModel(Model):
 
     def noise_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
         """Bound by the share of cells that a client reads, as errors do not average out."""
-        return _STEP_BOUNDS.noise * _sampling_fraction(sizes, batch_size) / (1 + 5 * omega_p)
+        return STEP_BOUNDS.noise * sampling_fraction(sizes, batch_size) / (1 + 5 * omega_p)
 
     def spider_bound(self, sizes: ClientSizes, batch_size: float, omega_p: float) -> float:
         """Bound by the same share."""
-        return _STEP_BOUNDS.spider * np.sqrt(_sampling_fraction(sizes, batch_size) / (1 + omega_p))
+        return STEP_BOUNDS.spider * np.sqrt(sampling_fraction(sizes, batch_size) / (1 + omega_p))
 
     def uplink_numbers(self, sizes: ClientSizes) -> int:
         """Number of observed cells of all clients."""
@@ -392,14 +379,3 @@ def _no_step(statistics: ServerIterate) -> Step:
 
 def _next_momentum(momentum: float) -> float:
     return 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
-
-
-def _sampling_fraction(sizes: ClientSizes, batch_size: float) -> float:
-    """Share of its cells that a client reads in a minibatch.
-
-    It is the share of a mean client, or that of the client with the noisiest cells if this is
-    smaller: the one with the most cells, if all cells have the same weight.
-    """
-    weights, lengths = sizes
-    longest = float(weights.max() / (weights / lengths).max())
-    return batch_size / max(longest, float(weights @ lengths))

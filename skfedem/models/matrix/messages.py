@@ -6,6 +6,8 @@ often, and the sums of their observations over rows and columns, but no single o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -13,7 +15,9 @@ from ..._cells import cell_codes
 from ..._client_vectors import row_indices
 from ..._federation import ClientRows, offsets_of
 from ..._typing import FamilyName, FloatArray, IntArray
-from .families import FAMILIES
+from .families import family_of, working_family
+from .negative_binomial import size_log_likelihood
+from .pooled import working_cells
 from .theta import Cells, Theta, at
 
 Sums = tuple[IntArray, IntArray, FloatArray]
@@ -55,11 +59,34 @@ def group_sums(rows: ClientRows, n_lines: int, groups: IntArray, n_columns: int)
     return _sums(rows, cells, cell_codes(groups[cells.rows], cells.columns, n_columns), n_lines)
 
 
-def residuals(rows: ClientRows, family_name: FamilyName, natural: Theta) -> FloatArray:
+def residuals(
+    rows: ClientRows, family_name: FamilyName, natural: Theta, size: float = np.inf
+) -> FloatArray:
     """Residuals ``counts * (y - ψ'(θ))`` in each client's cells, client after client."""
+    family = family_of(family_name, size)
+    cells = working_cells(_cells(rows), family)
+    theta = at(natural, cells.rows, cells.columns, dense=False)
+    return cells.counts * (cells.values - working_family(family).mean(theta))
+
+
+def cell_sums(rows: ClientRows) -> FloatArray:
+    """Sum of the observations of each of each client's cells."""
+    cells = _cells(rows)
+    return cells.counts * cells.values
+
+
+def size_moments(rows: ClientRows, size: float, natural: Theta) -> FloatArray:
+    """Each client's terms of ``log ρ`` that depend on the size, and two derivatives by it.
+
+    Three numbers, client after client: sums of ``size_log_likelihood`` over its cells.
+    """
     cells = _cells(rows)
     theta = at(natural, cells.rows, cells.columns, dense=False)
-    return cells.counts * (cells.values - FAMILIES[family_name].mean(theta))
+    lengths = rows.federation.lengths_of(rows.clients)
+    clients = np.repeat(np.arange(len(lengths)), lengths)
+    terms = size_log_likelihood(cells.counts * cells.values, cells.counts, theta, size)
+    sums: list[Any] = [np.bincount(clients, own, len(lengths)) for own in terms]
+    return np.column_stack(sums).ravel()
 
 
 def _cells(rows: ClientRows) -> Cells:

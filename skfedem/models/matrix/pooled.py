@@ -11,8 +11,8 @@ from ..._cells import cell_codes
 from ..._serialization import serializable
 from ..._typing import BoolArray, EffectsName, FamilyName, FloatArray, IntArray
 from .covariates import CovariateData, CovariateTerms
-from .families import FAMILIES, Family
-from .theta import Effects, cell_blocks
+from .families import Family, family_of, working_family
+from .theta import Cells, Effects, cell_blocks
 
 EFFECTS = get_args(EffectsName)
 
@@ -105,6 +105,9 @@ class Pooled(NamedTuple):
     ``margins`` are the sums of the observations over rows and over columns, 0 where there are no
     such ``effects``, ``rank`` bounds that of the low-rank part, ``penalty`` is λ, and
     ``effects_penalty`` the ridge on the effects. ``covariates`` are None if there are none.
+
+    For negative binomial counts of a ``size`` k, the support counts trials: the sum of the
+    observations of a cell, plus k for each.
     """
 
     support: Support
@@ -115,11 +118,21 @@ class Pooled(NamedTuple):
     effects: EffectsName
     effects_penalty: float
     covariates: CovariateData | None = None
+    size: float = np.inf
 
     @property
     def family(self) -> Family:
-        """Family of the cells."""
-        return FAMILIES[self.family_name]
+        """Family of the working cells."""
+        return working_family(self.observed_family)
+
+    @property
+    def observed_family(self) -> Family:
+        """Family of the observations."""
+        return family_of(self.family_name, self.size)
+
+    def working(self, cells: Cells) -> Cells:
+        """Cells that fits read in place of the observed ones."""
+        return working_cells(cells, self.observed_family)
 
     @property
     def ridge_penalty(self) -> float:
@@ -150,3 +163,11 @@ class Pooled(NamedTuple):
         support = Support(none, none, np.empty(0), none, (none > 0, none > 0), shape)
         margins = Margins(np.empty(0), np.empty(0))
         return self._replace(support=support, margins=margins, covariates=None)
+
+
+def working_cells(cells: Cells, family: Family) -> Cells:
+    """Cells with the likelihood of negative binomial cells: shares of successes, and trials."""
+    if family.name != "negative_binomial":
+        return cells
+    means = cells.values + family.size
+    return cells._replace(values=cells.values / means, counts=cells.counts * means)

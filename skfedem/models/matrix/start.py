@@ -13,12 +13,14 @@ import numpy as np
 from ..._data.cells import CellData
 from ..._federation import Federation, SetUp, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
-from ..._parameters import is_auto
+from ..._parameters import check_number, is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
 from . import encoding, messages
 from .covariates import CovariateData, Covariates
 from .low_rank import LowRankModel, ServerIterate
+from .main_effects import fit_effects
+from .negative_binomial import most_likely_size
 from .pooled import LEAST_PENALTY, Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
 from .theta import Effects, Theta, is_dense, low_rank_at, relative_cells, zero_low_rank
@@ -66,11 +68,19 @@ class MatrixParameters:
     rank: int | None = 2
     _: KW_ONLY
     family: FamilyName = "gaussian"
+    negative_binomial_size: float | Literal["auto"] = "auto"
     penalty: float | Literal["auto"] = "auto"
     effects: EffectsName = "both"
     effects_penalty: float = 0.1
     rows: RowsName = "shared"
     missing_values: float = np.nan
+
+
+def check_negative_binomial_size(size: object) -> None:
+    """Raise unless a size is "auto" or a number above 0."""
+    if not is_auto(size):
+        hint = 'Use "auto" to estimate it, and family="poisson" for an infinite size.'
+        check_number("negative_binomial_size", size, low=0, low_open=True, hint=hint)
 
 
 def low_rank_model(
@@ -112,10 +122,16 @@ def low_rank_model(
     )
     if covariates is not None:
         pooled = _with_covariates(clients, shares, pooled, covariates)
+    log_base_measure = float(shares @ log_base_measures)
+    if settings.family == "negative_binomial":
+        given = settings.negative_binomial_size
+        size = None if is_auto(given) else float(given)
+        pooled, of_size = _with_trials(clients, shares, positions, pooled, size)
+        log_base_measure += of_size
     return LowRankModel(
         pooled,
         scale,
-        log_base_measure=float(shares @ log_base_measures),
+        log_base_measure=log_base_measure,
         adaptive=adaptive,
         is_dense=is_dense(len(support.counts), shape[0] * shape[1]),
         positions=positions,
@@ -131,7 +147,7 @@ def with_automatic_penalty(clients: SetUp, model: LowRankModel) -> LowRankModel:
     pooled, natural = model.pooled, start_run(model).parameters.natural
     effects = natural.effects
     clients.tell("effects", 1 + sum(pooled.support.shape) + len(effects.coefficients))
-    residuals = clients.gather(messages.residuals, pooled.family_name, natural)
+    residuals = clients.gather(messages.residuals, pooled.family_name, natural, pooled.size)
     weights, lengths = clients.sizes
     shares = np.repeat(model.scale * weights / lengths, lengths)
     sums: Any = np.bincount(model.positions, shares * residuals, model.n_statistics)
@@ -218,6 +234,39 @@ def _with_covariates(
         covariates.design(support.rows, support.columns),
     )
     return pooled._replace(covariates=data)
+
+
+def _with_trials(
+    clients: SetUp, shares: FloatArray, positions: IntArray, pooled: Pooled, size: float | None
+) -> tuple[Pooled, float]:
+    """Data of negative binomial counts of a size, or the most likely one; their log ρ.
+
+    The curvature depends on the observations, so that clients send the sum of each cell. For a
+    size to be estimated, they receive effects and send derivatives, in turn.
+    """
+    counts, lengths = pooled.support.counts, clients.sizes.lengths
+    own = np.repeat(shares, lengths) * clients.gather(messages.cell_sums)
+    sums: Any = np.bincount(positions, own, len(counts))
+    effects, moments = None, np.empty(3)
+
+    def of_size(size: float) -> Pooled:
+        support = pooled.support._replace(counts=sums + size * counts)
+        return pooled._replace(support=support, size=size)
+
+    def derivatives(size: float) -> tuple[float, float]:
+        nonlocal effects, moments
+        given = of_size(size)
+        before = effects or _intercept_only(given).effects
+        effects, _, _ = fit_effects(given, np.zeros(len(counts)), before)
+        none = zero_low_rank(pooled.support.shape)
+        natural = Theta(effects, none, pooled.covariate_terms(effects))
+        clients.tell("effects", 2 + sum(pooled.support.shape) + len(effects.coefficients))
+        moments = shares @ clients.gather(messages.size_moments, size, natural).reshape(-1, 3)
+        return moments[1], moments[2]
+
+    size = most_likely_size(derivatives) if size is None else size
+    derivatives(size)
+    return of_size(size), float(moments[0])
 
 
 def start_run(model: LowRankModel, theta: Theta | None = None) -> Start:
