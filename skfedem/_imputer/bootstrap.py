@@ -19,7 +19,8 @@ from .._federation import offsets_of
 from .._typing import FloatArray, IntArray
 from .._warnings import collect_warnings, warn
 from ..models.matrix.families import Family
-from .totals import Totals, hangs, warn_of_shares
+from .row_sums import hangs
+from .totals import Totals, warn_of_shares
 
 Unit = Literal["parametric", "rows", "clients"]
 """What is drawn: observations from the fit, or rows, or clients, with replacement."""

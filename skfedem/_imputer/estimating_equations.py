@@ -87,7 +87,8 @@ class Information(NamedTuple):
     rows_columns : csr_array of shape (n_rows, n_columns)
         Block of rows and columns.
     columns_inverse : ndarray of shape (n_columns, n_columns)
-        Covariance of the column effects, of which the first is 0; 0 for columns without an effect.
+        Covariance of the column effects, given that of the first column (of each group of rows);
+        0 for columns without an effect.
     """
 
     rows: FloatArray
@@ -138,8 +139,8 @@ def observed_sums(
     A cell with several observations, of whatever clients, counts as their mean.
     """
     cells, own = own_cells(rows, observed)
-    n_columns = observed.support.shape[1]
-    codes = groups[cells.rows] * n_columns + cells.columns
+    n_columns = observed.support.shape[1] // observed.n_groups
+    codes = groups[cells.rows] * n_columns + cells.columns % n_columns
     values = cells.values * cells.counts / observed.support.counts[own]
     in_group = codes >= 0
     sums: Any = np.bincount(codes[in_group], values[in_group], n_groups * n_columns)
@@ -171,10 +172,8 @@ def solve(
     """
     support = observed.support
     _check_connected(observed)
-    are_estimated = with_cells(observed)
-    n_parameters = sum(int(own.sum()) for own in are_estimated) - 1
-    shift = start[1][are_estimated[1]][0]
-    rows, columns = start[0] + shift, start[1] - shift
+    n_parameters = int(with_cells(observed)[0].sum()) + len(_free_columns(observed))
+    rows, columns = start
     for _ in range(_SETTINGS.max_iter):
         natural = rows[support.rows] + columns[support.columns]
         found = pearson_moments(clients, observed, family, natural, n_parameters)
@@ -235,11 +234,21 @@ def _check_connected(observed: Observed) -> None:
     graph = csr_array((np.ones(len(ends[0])), ends), shape=(size, size))
     _, parts = connected_components(graph, directed=False)
     n_parts = len(np.unique(parts[ends[0]]))
-    if n_parts != 1:
+    n_groups = len(np.unique(observed.groups_of_columns[support.columns[kept]]))
+    if n_parts != n_groups:
+        within = f"the {n_groups} groups of rows" if n_groups > 1 else "one part"
         raise ValueError(
             "Expected rows and columns that are connected by observed cells, other than rows of "
-            f"zeros, got {n_parts} parts without a common row or column. Give totals of one part."
+            f"zeros, got {n_parts} parts without a common row or column, not {within}. Give totals "
+            "of one part."
         )
+
+
+def _free_columns(observed: Observed) -> IntArray:
+    """Columns whose effects are estimated: all but the first of each group of rows."""
+    estimated = np.flatnonzero(with_cells(observed)[1])
+    _, first = np.unique(observed.groups_of_columns[estimated], return_index=True)
+    return np.delete(estimated, first)
 
 
 def _weights(
@@ -272,7 +281,7 @@ def _information(observed: Observed, weights: Weights) -> Information:
     np.add.at(columns, pairs[::-1], beside)
     inverse = _divided(np.ones(n_rows), rows)
     columns -= (rows_columns.T @ (rows_columns * inverse[:, None])).toarray()
-    estimated = np.flatnonzero(with_cells(observed)[1])[1:]  # the first is 0
+    estimated = _free_columns(observed)
     columns_inverse = np.zeros((n_columns, n_columns))
     block = np.ix_(estimated, estimated)
     columns_inverse[block] = solve_equations(columns[block], np.eye(len(estimated)), assume_a="pos")

@@ -34,11 +34,20 @@ class Observed(NamedTuple):
     is_kept : ndarray of bool, shape (n_cells,)
         Whether row and column of a cell have an effect: not if all counts are 0, or all 1 for
         presences, which are fitted exactly.
+    n_groups : int
+        Groups of rows, of which each has as many columns of its own.
     """
 
     support: Support
     positions: IntArray
     is_kept: BoolArray
+    n_groups: int = 1
+
+    @property
+    def groups_of_columns(self) -> IntArray:
+        """Group of each column."""
+        n_columns = self.support.shape[1]
+        return np.arange(n_columns) // (n_columns // self.n_groups)
 
 
 class Residuals(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from .._data.cells import CellData
 from .._data.frame_labels import label_text
@@ -18,24 +18,19 @@ from .._error_messages import error_context, plural
 from .._federation import SetUp
 from .._parallel import Workers
 from .._parameters import check_number
-from .._typing import BoolArray, FloatArray, IntArray
+from .._typing import FloatArray, IntArray
 from .._warnings import warn
 from ..clients.local import LocalClients
 from ..models.matrix.families import Family
-from ..models.matrix.pooled import Support
 from ..models.matrix.start import cell_federation
 from .estimating_equations import Estimate, observed_sums, solve
 from .residuals import Observed, observed_cells
+from .row_groups import part_of_group, with_own_columns
+from .row_sums import added, sums_of_rows
 from .trend import Trend, index_of, limits, overall_trend, standard_errors
 
 # Share of a total that warns if it hangs on a single row or cell.
 _LARGE_SHARE = 0.05
-# A row with fewer observed cells says little about itself.
-_FEW_CELLS = 3
-# A mean this many times as large as those of all observed cells of its row is extrapolated.
-_EXTRAPOLATION = 4
-# Number of cells that are computed at once.
-_BLOCK = 2**20
 _DAYS_OF_A_YEAR = 365.25
 
 
@@ -165,36 +160,11 @@ def times_of(labels: Any) -> FloatArray:
     return np.arange(len(array), dtype=np.float64)
 
 
-class _Sums(NamedTuple):
-    """Sums over the rows of a group, for each column or pair of columns.
-
-    Attributes
-    ----------
-    model, missing : ndarray of shape (n_columns,)
-        Means of all cells, and of those that were not observed.
-    model_covariance : ndarray of shape (n_columns, n_columns)
-        Covariance of the first, from the errors of the effects.
-    imputed_covariance : ndarray of shape (n_columns, n_columns)
-        Covariance of the observed cells plus the means of the others.
-    rows : ndarray of shape (n_rows,)
-        Means summed over the columns of the result, for each row of the group.
-    largest, largest_rows : ndarray of shape (n_columns,)
-        Largest mean of a missing cell that hangs on a few cells or is extrapolated, and its row.
-    """
-
-    model: FloatArray
-    missing: FloatArray
-    model_covariance: FloatArray
-    imputed_covariance: FloatArray
-    rows: FloatArray
-    largest: FloatArray
-    largest_rows: IntArray
-
-
 def estimated_totals(
     data: CellData,
     family: Family,
     start: tuple[FloatArray, FloatArray],
+    row_groups: IntArray,
     groups: IntArray,
     columns: IntArray,
     labels: tuple[Any, Any],
@@ -203,21 +173,36 @@ def estimated_totals(
     overdispersion: bool,
     serial_correlation: bool,
 ) -> list[Totals]:
-    """Solve the estimating equations for all cells, and sum over the rows of each group."""
+    """Solve the estimating equations for all cells, and sum over the rows of each group.
+
+    ``start`` are effects of rows, and of columns in each of the ``row_groups`` of the fit.
+    """
+    n_groups = len(start[1])
+    data = with_own_columns(data, row_groups, n_groups)
     with Workers(None) as workers:
         clients = LocalClients(cell_federation(data, "n_samples"), workers)
         observed, margins = observed_cells(clients, data.shape, family)
+        observed = observed._replace(n_groups=n_groups)
         estimate = solve(
             clients,
             observed,
             family,
             margins,
-            start,
+            (start[0], start[1].ravel()),
             overdispersion=overdispersion,
             serial_correlation=serial_correlation,
         )
         return totals_of_groups(
-            clients, observed, family, estimate, data.origin, groups, columns, labels, interval
+            clients,
+            observed,
+            family,
+            estimate,
+            data.origin,
+            row_groups,
+            groups,
+            columns,
+            labels,
+            interval,
         )
 
 
@@ -244,6 +229,7 @@ def totals_of_groups(
     family: Family,
     estimate: Estimate,
     origin: float,
+    row_groups: IntArray,
     groups: IntArray,
     columns: IntArray,
     labels: tuple[Any, Any],
@@ -260,7 +246,16 @@ def totals_of_groups(
     counted = clients.sum(observed_sums, observed, groups, n_groups)
     results = []
     for group, in_observed in enumerate(counted):
-        sums = _sums(observed, family, estimate, groups == group, columns)
+        parts = [
+            sums_of_rows(
+                *part_of_group(observed, estimate, own),
+                family,
+                (groups == group) & (row_groups == own),
+                columns,
+            )
+            for own in np.unique(row_groups[groups == group])
+        ]
+        sums = reduce(added, parts)
         offset = origin * np.count_nonzero(groups == group)
         imputed = in_observed + sums.missing + offset
         shares = np.divide(sums.largest, imputed, out=np.zeros(len(imputed)), where=imputed > 0)
@@ -280,75 +275,6 @@ def totals_of_groups(
             )
         )
     return results
-
-
-def _sums(
-    observed: Observed, family: Family, estimate: Estimate, in_group: BoolArray, columns: IntArray
-) -> _Sums:
-    support, information = observed.support, estimate.information
-    n_rows, n_columns = support.shape
-    is_known = ~np.isnan(estimate.columns)
-    column_effects = np.where(is_known, estimate.columns, 0.0)
-    model, missing, noise = np.zeros(n_columns), np.zeros(n_columns), np.zeros(2 * (n_columns,))
-    # Of all cells, and of the observed ones.
-    within, across = np.zeros((2, n_columns, n_columns)), np.zeros((2, n_columns, n_columns))
-    row_sums = np.zeros(n_rows)
-    largest, largest_rows = np.zeros(n_columns), np.zeros(n_columns, dtype=np.intp)
-    members = np.flatnonzero(in_group)
-    for rows in np.array_split(members, 1 + len(members) * n_columns // _BLOCK):
-        natural = _natural(estimate.rows[rows], column_effects)
-        means, variances = family.mean(natural), family.variance(natural)
-        counts = _counts(support, rows)
-        is_seen = counts > 0
-        model += means.sum(axis=0)
-        missing += np.where(is_seen, 0.0, means).sum(axis=0)
-        roots = np.sqrt(np.divide(variances, counts, out=np.zeros_like(means), where=is_seen))
-        noise += roots.T @ roots
-        inverse = _inverse(information.rows[rows])
-        beside = information.rows_columns[rows].toarray() * inverse
-        for kind, slopes in enumerate((variances, variances * is_seen)):
-            within[kind] += slopes.T @ (slopes * inverse)
-            across[kind] += np.diag(slopes.sum(axis=0)) - slopes.T @ beside
-        row_sums[rows] = means[:, columns].sum(axis=1)
-        hanging = np.where(hangs(means, is_seen), means, 0.0)
-        best = hanging.argmax(axis=0)
-        top = hanging[best, np.arange(n_columns)]
-        largest_rows = np.where(top > largest, rows[best], largest_rows)
-        largest = np.maximum(top, largest)
-    of_effects = [
-        own + both @ information.columns_inverse @ both.T
-        for own, both in zip(within, across, strict=True)
-    ]
-    lags = np.abs(np.subtract.outer(np.arange(n_columns), np.arange(n_columns)))
-    dispersion, correlation = estimate.residuals
-    noise *= dispersion * correlation**lags
-    model[~is_known] = missing[~is_known] = np.nan
-    imputed_covariance = noise + of_effects[0] - of_effects[1]
-    return _Sums(model, missing, of_effects[0], imputed_covariance, row_sums, largest, largest_rows)
-
-
-def _natural(rows: FloatArray, columns: FloatArray) -> FloatArray:
-    """η of some rows; infinite effects of rows outweigh those of columns."""
-    return rows[:, None] + np.where(np.isinf(rows)[:, None], 0.0, columns)
-
-
-def _counts(support: Support, rows: IntArray) -> FloatArray:
-    """Numbers of observations of the cells of some rows."""
-    shape = support.shape
-    matrix = csr_array((support.counts, support.columns, support.row_starts), shape=shape)
-    return matrix[rows].toarray()
-
-
-def _inverse(information: FloatArray) -> FloatArray:
-    positive = information > 0
-    return np.divide(1, information, out=np.zeros(len(information)), where=positive)[:, None]
-
-
-def hangs(means: FloatArray, is_seen: BoolArray) -> BoolArray:
-    """Missing cells of rows with few observed cells, or far above all observed ones of the row."""
-    most = np.where(is_seen, means, 0.0).max(axis=1, keepdims=True)
-    is_few = is_seen.sum(axis=1, keepdims=True) < _FEW_CELLS
-    return ~is_seen & (is_few | (means > _EXTRAPOLATION * most))
 
 
 def warn_of_shares(

@@ -122,10 +122,21 @@ class MatrixWithErrors(MatrixImputation):
         if errors == "equations":
             self._check_effects_alone()
             data = self._data_of_fit(X, clients, offset)
-            effects = self.row_effects_ + self.intercept_ - data.origin, self.column_effects_
+            by_group = self.column_effects_
+            if self.group_effects_ is not None:
+                by_group = by_group + self.group_effects_
+            effects = self.row_effects_ + self.intercept_ - data.origin, np.atleast_2d(by_group)
             solver = dict(overdispersion=overdispersion, serial_correlation=serial_correlation)
             found = estimated_totals(
-                data, self._family(), effects, numbers, selected, labels, interval, **solver
+                data,
+                self._family(),
+                effects,
+                self._covariates.numbers,
+                numbers,
+                selected,
+                labels,
+                interval,
+                **solver,
             )
         else:
             dispersion = self.dispersion_ if overdispersion else 1.0
@@ -209,11 +220,6 @@ class MatrixWithErrors(MatrixImputation):
             raise ValueError(
                 "Expected another family than 'negative_binomial' for errors='equations', whose "
                 "dispersion stands for it. Draw rows, clients or observations, or fit 'poisson'."
-            )
-        if len(self.row_groups_) > 1:
-            raise ValueError(
-                "Expected a fit without row_groups for errors='equations', got one. Draw rows, "
-                "clients or observations."
             )
         if len(self.singular_values_) or self._fitted_effects != "both":
             raise ValueError(

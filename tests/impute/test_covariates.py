@@ -286,8 +286,6 @@ def test_other_rows_have_unknown_covariates():
     imputer = FederatedMatrixImputer(1, family="poisson").fit(tables(), row_covariates=ALTITUDE)
     with pytest.raises(ValueError, match="whose covariates are unknown"):
         imputer.transform(tables()[0])
-    with pytest.raises(ValueError, match="without row_groups"):
-        exact(family="poisson").fit(tables(), row_groups=HABITAT).totals(tables())
 
 
 def test_labels_of_covariates_are_those_of_the_matrix():

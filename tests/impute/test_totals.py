@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 from numpy.testing import assert_allclose
 
 from skfedem import FederatedMatrixImputer
@@ -306,3 +307,65 @@ def test_what_has_no_totals():
         imputer.totals(parts)
     with pytest.raises(ValueError, match="more observed cells than effects"):
         FederatedMatrixImputer(**EFFECTS).fit(values[:1]).totals(values[:1])
+
+
+HABITAT = np.array(["heath", "dunes", "farm"])[np.arange(15) % 3]
+
+
+@pytest.mark.parametrize("n_clients", [1, 3])
+def test_groups_of_rows_have_own_equations(n_clients):
+    values = simulated(n_rows=15)
+    parts = np.array_split(np.arange(15), n_clients)
+    clients = [np.where(np.isin(np.arange(15), own)[:, None], values, NAN) for own in parts]
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(clients, row_groups=HABITAT)
+    plain = dict(overdispersion=False, serial_correlation=False)
+    together = imputer.totals(clients, **plain)
+    by_group = imputer.totals(clients, groups=HABITAT[::-1], **plain)  # across the row_groups
+    model = imputed = covariance = model_covariance = 0
+    for habitat in np.unique(HABITAT):
+        own = values[habitat == HABITAT]
+        alone = FederatedMatrixImputer(**EFFECTS).fit(own).totals(own, **plain)
+        model, imputed = model + alone.model, imputed + alone.imputed
+        covariance = covariance + alone.imputed_covariance
+        model_covariance = model_covariance + alone.model_covariance
+    assert_allclose(together.imputed, imputed, rtol=1e-8)
+    assert_allclose(together.model, model, rtol=1e-8)
+    assert_allclose(together.imputed_covariance, covariance, rtol=1e-7, atol=1e-9)
+    assert_allclose(together.model_covariance, model_covariance, rtol=1e-7, atol=1e-9)
+    assert_allclose(sum(own.imputed for own in by_group.values()), imputed, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:.* totals hang on one missing cell")
+def test_groups_of_rows_have_the_errors_of_a_regression():
+    values = simulated(3, n_rows=15)
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values, row_groups=HABITAT)
+    totals = imputer.totals(values, serial_correlation=False)
+    site, time = (own.ravel() for own in np.indices(values.shape))
+    y, seen, group = values.ravel(), ~np.isnan(values.ravel()), site % 3
+    by_group = [(group == own)[:, None] * np.eye(values.shape[1])[time][:, 1:] for own in range(3)]
+    design = np.column_stack([np.eye(15)[site], *by_group])
+    fit = sm.GLM(y[seen], design[seen], family=sm.families.Poisson()).fit(tol=1e-13, scale="X2")
+    pearson, covariance, means = fit.scale, fit.cov_params(), fit.predict(design)
+    assert_allclose(totals.dispersion, pearson, rtol=1e-6)
+    assert_allclose(totals.model, np.bincount(time, means), rtol=1e-6)
+    slopes = np.stack([(means * (time == k)) @ design for k in range(values.shape[1])])
+    assert_allclose(totals.model_covariance, slopes @ covariance @ slopes.T, rtol=1e-5)
+
+
+def test_index_and_trend_with_groups_and_effort():
+    values = simulated(n_rows=15)
+    log_effort = np.random.default_rng(0).normal(0, 0.3, values.shape)
+    for effort in (None, log_effort):
+        imputer = FederatedMatrixImputer(**EFFECTS).fit(values, offset=effort, row_groups=HABITAT)
+        totals = imputer.totals(values, offset=effort)
+        assert_allclose(totals.model, imputer.fitted_mean().sum(axis=0), rtol=0.05)
+        assert np.isfinite(totals.trend().slope_error)
+        assert totals.index()["model_error"][1:].min() > 0
+
+
+def test_groups_in_parts_are_refused():
+    values = np.full((4, 4), 1.0)
+    values[:1, 2:], values[1:2, :2] = NAN, NAN
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values, row_groups=["a", "a", "b", "b"])
+    with pytest.raises(ValueError, match="got 3 parts .* not the 2 groups of rows"):
+        imputer.totals(values)
