@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit, logit
 
+from .._optimizers import Moments
+from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..models._network import Groups
 
@@ -18,6 +20,49 @@ Array = NDArray[Any]
 # "Learning sparse neural networks through L0 regularization", ICLR 2018).
 _TEMPERATURE, _LOW, _HIGH = 2 / 3, -0.1, 1.1
 _SHIFT = -_TEMPERATURE * float(np.log(-_LOW / _HIGH))
+
+
+@serializable
+class Gates(NamedTuple):
+    """What the server learns beside w.
+
+    Attributes
+    ----------
+    n_rounds : int
+        Number of rounds that are over; gates act after the warm-up.
+    settled : bool
+        Whether the target sparsity was reached, so that thresholds are fixed.
+    thresholds : ndarray of shape (n_groups,)
+        v, with τ = log(1 + exp(v)).
+    scales : ndarray of shape (n_groups,)
+        Factors that make norms relative to the mean of their layer at the end of the warm-up.
+    alive : ndarray of bool, shape (n_groups,)
+        Groups that are not pruned.
+    moments : Moments
+        Memory of AdaMax.
+    """
+
+    n_rounds: int
+    settled: bool
+    thresholds: FloatArray
+    scales: FloatArray
+    alive: BoolArray
+    moments: Moments
+
+
+class OwnGates(NamedTuple):
+    """Thresholds v_s of some clients, (n, n_groups), and their memory of AdaMax."""
+
+    thresholds: Array
+    moments: Moments
+
+
+class Relaxed(NamedTuple):
+    """Relaxed gates of some clients, (n, n_groups): z, its slope by the logits, and the logits."""
+
+    values: Array
+    slopes: Array
+    logits: Array
 
 
 class Grouping(NamedTuple):

@@ -7,20 +7,22 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from scipy.special import expit, logit
 
 from .._optimizers import Moments, adamax, no_moments
 from .._parameters import check_choice, check_not_negative, check_number, check_positive
-from .._serialization import serializable
 from .._typing import BoolArray, FloatArray, IntArray
 from ..compression._survivors import size_of_survivors
 from ..models._network import Network
 from ._base import Array, Local, Prior, Shared, Update, kept_differences, total
 from ._gates import (
+    Gates,
     Grouping,
+    OwnGates,
+    Relaxed,
     grouping,
     inverse_softplus,
     open_probabilities,
@@ -32,49 +34,6 @@ from ._gaussian import towards
 GATES = ("auto", "units", "features", "weights")
 # Smallest initial threshold τ, relative to the mean norm of a layer.
 _LEAST_THRESHOLD = 1e-3
-
-
-@serializable
-class Gates(NamedTuple):
-    """What the server learns beside w.
-
-    Attributes
-    ----------
-    n_rounds : int
-        Number of rounds that are over; gates act after the warm-up.
-    settled : bool
-        Whether the target sparsity was reached, so that thresholds are fixed.
-    thresholds : ndarray of shape (n_groups,)
-        v, with τ = log(1 + exp(v)).
-    scales : ndarray of shape (n_groups,)
-        Factors that make norms relative to the mean of their layer at the end of the warm-up.
-    alive : ndarray of bool, shape (n_groups,)
-        Groups that are not pruned.
-    moments : Moments
-        Memory of AdaMax.
-    """
-
-    n_rounds: int
-    settled: bool
-    thresholds: FloatArray
-    scales: FloatArray
-    alive: BoolArray
-    moments: Moments
-
-
-class OwnGates(NamedTuple):
-    """Thresholds v_s of some clients, (n, n_groups), and their memory of AdaMax."""
-
-    thresholds: Array
-    moments: Moments
-
-
-class Relaxed(NamedTuple):
-    """Relaxed gates of some clients, (n, n_groups): z, its slope by the logits, and the logits."""
-
-    values: Array
-    slopes: Array
-    logits: Array
 
 
 @dataclass(frozen=True)
@@ -175,6 +134,12 @@ class SpikeSlabPrior(Prior):
             kind = "units" if has_units else "features"
         prior = copy(self)
         object.__setattr__(prior, "grouping", grouping(network.groups(kind)))  # as it is frozen
+        most = prior._sparsity(np.arange(prior._groups.n_groups))
+        if self.target_sparsity is not None and self.target_sparsity > most:
+            raise ValueError(
+                f"Expected target_sparsity to be at most {most:.3g}, the share of the parameters "
+                f"that belong to {kind}, got {self.target_sparsity:g}. Use a smaller one."
+            )
         return prior
 
     @property

@@ -249,3 +249,12 @@ def test_where_nobody_keeps_a_group_its_centre_stays():
 def test_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SpikeSlabPrior(**settings)
+
+
+def test_targets_that_no_gates_can_reach_are_refused():
+    prior = SpikeSlabPrior(gates="features", target_sparsity=0.9)
+    n_gated = MODEL.sizes[0] * MODEL.sizes[1]  # coefficients of the first layer, no others
+    most = n_gated / MODEL.n_parameters
+    with pytest.raises(ValueError, match=f"at most {most:.3g}, .* belong to features, got 0.9"):
+        prior.for_network(MODEL)
+    SpikeSlabPrior(gates="features", target_sparsity=most).for_network(MODEL)
