@@ -400,6 +400,17 @@ def test_parameters_may_change_between_calls_of_a_stream(digits):
     assert stream.n_iter_ == 4 and np.isfinite(stream.predict_proba(X, clients=owners)).all()
 
 
+def test_other_priors_and_gates_begin_anew_in_the_next_fit(digits):
+    tables, targets, X, y, _ = digits
+    clf = FederatedMLPClassifier((), **QUICK, warm_start=True).fit(tables, targets)
+    first = clf.coefs_[0].copy()
+    sparse = {"prior": "spike_slab", "warmup_rounds": 0}
+    for change in (sparse, {"gates": "weights"}, {"prior": "gaussian"}, {"prior": "laplace"}):
+        clf.set_params(**change).fit(tables, targets)
+        assert clf.score(X, y) > 0.8
+    assert (clf.coefs_[0] != first).any()
+
+
 def test_regressions_in_streams_keep_their_units():
     generator = np.random.default_rng(0)
     reg = FederatedMLPRegressor((), learning_rate_init=0.1, random_state=0)
@@ -539,8 +550,49 @@ def test_refused_in_continued_fits(digits):
     assert_array_equal(clf.coefs_[0], before)
     with pytest.raises(ValueError, match="Expected clients with personal=True"):
         clf.predict(np.eye(3), personal=True)
-    with pytest.raises(ValueError, match="Expected validation data of the 2 clients"):
-        FederatedMLPClassifier((), **QUICK).fit(TABLES, GOALS, X_val=TABLES[:1], y_val=GOALS[:1])
+
+
+VALIDATION = {
+    "other clients": (TABLES[:1], GOALS[:1], "Expected validation data of the 2 clients"),
+    "no targets": (TABLES, None, "Expected both X_val and y_val, got None for y_val"),
+    "no rows": (None, GOALS, "Expected both X_val and y_val, got None for X_val"),
+    "other features": (np.eye(2), [0, 1], "X has 2 features"),
+    "too few targets": (np.eye(3), [0, 1], "a target for each of the 3 rows, got 2"),
+    "a client without rows": ([TABLES[0], np.empty((0, 3))], GOALS, "In the table of client 1"),
+}
+
+
+@pytest.mark.parametrize("case", VALIDATION)
+def test_validation_data_are_refused_before_the_first_round(case, capsys):
+    X_val, y_val, message = VALIDATION[case]
+    clf = FederatedMLPClassifier((), verbose=2, **QUICK)
+    with pytest.raises(ValueError, match=message):
+        clf.fit(TABLES, GOALS, X_val=X_val, y_val=y_val)
+    assert not capsys.readouterr().out
+
+
+def test_targets_that_messages_cannot_hold_are_refused():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    reg = FederatedMLPRegressor((), **QUICK)
+    with pytest.raises(ValueError, match=r"Expected targets up to 1e\+30, .* got .*e\+200"):
+        reg.fit(X, X[:, 0] * 1e200)
+    assert not hasattr(reg, "coefs_")
+    own, before = np.arange(40) % 2, reg.fit(X, X[:, 0]).coefs_[0].copy()
+    with pytest.raises(ValueError, match="Give them in other units"):
+        reg.partial_fit(X, X[:, 0] * 1e200)
+    assert_array_equal(reg.coefs_[0], before)
+    rows, goals = X.astype(np.float32), X[:, 0] * 1e29
+    reg.fit(rows, goals, clients=own)
+    assert np.isfinite([reg.loss_, *reg.loss_curve_, *reg.intercepts_[0]]).all()
+    assert reg.score(rows, goals) > 0.9 and reg.score(rows, goals, clients=own) > 0.9
+
+
+def test_losses_that_overflow_are_an_error():
+    # The squared error exceeds the largest float32, but its gradient, times the rate, does not.
+    X = np.full((8, 100), 1e19, dtype=np.float32)
+    reg = FederatedMLPRegressor((), learning_rate_init=1e-38, max_iter=1, random_state=5)
+    with pytest.raises(ValueError, match="Expected finite parameters and losses"):
+        reg.fit(X, np.arange(8.0))
 
 
 def test_diverged_training_is_an_error():

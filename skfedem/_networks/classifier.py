@@ -89,37 +89,6 @@ class NetworkClassifier(ClassifierMixin, FederatedNetwork):
         codes = np.searchsorted(known, classes)[codes]
         return codes, len(known), {"classes_": known}
 
-    def predict(
-        self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
-    ) -> Answer:
-        """Most probable class of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-        clients : array-like of shape (n_samples,), default=None
-            Label of the client of each row of one table, whose own model predicts it. A client that
-            never took part has the global model.
-        personal : bool, default=False
-            For a list, whether the clients' own models predict their rows.
-
-        Returns
-        -------
-        labels : ndarray of shape (n_samples,), or a tuple with one for each client
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit; or if own models were not kept.
-        """
-        probabilities = self.predict_proba(X, clients=clients, personal=personal)
-        if isinstance(probabilities, tuple):
-            return tuple(self.classes_[own.argmax(axis=1)] for own in probabilities)
-        return self.classes_[probabilities.argmax(axis=1)]
-
     def predict_proba(
         self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
     ) -> Answer:
@@ -197,6 +166,9 @@ class NetworkClassifier(ClassifierMixin, FederatedNetwork):
             As in ``predict``; and if ``y`` or ``sample_weight`` does not match X.
         """
         return self._score(accuracy_score, X, y, sample_weight, clients, personal)
+
+    def _predicted(self, responses: Array) -> Array:
+        return self.classes_[responses.argmax(axis=1)]
 
     def _of_outputs(self, outputs: Array, model: Any) -> Array:
         if len(self.classes_) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import nan
 from typing import Any, Self
 
@@ -11,11 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
 from .._callbacks import CallbackSupportMixin, with_callbacks
-from .._data.clients import read_clients
+from .._data.by_client import by_client
+from .._data.clients import read_clients, read_rows
 from .._data.features import check_columns_of_fit, features_of, store
 from .._data.tables import first_table, is_client_list
 from .._data.targets import stacked_targets, targets_of_rows
 from .._estimators.fit import fit
+from .._federation import Federation
 from .._parameters import read_parameters, unfitted
 from .._rows import LabelledRows, precision_of
 from .._typing import ClientsLike, FilePath, FloatArray, RowWeights
@@ -25,7 +28,7 @@ from ..solvers._fitted_state import FittedState
 from .fit_steps import NetworkFit
 from .fitted import FittedNetwork
 from .outcome import naming_clients
-from .run import in_units, units_of, with_known_clients
+from .run import Units, in_units, units_of, with_known_clients
 from .settings import check_parameters
 
 Targets = Any
@@ -146,12 +149,7 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         )
         is_classes = self._loss == "log_loss"
         y = stacked_targets(X, y, classes=is_classes, clients=clients, sample_weight=sample_weight)
-        targets, n_outputs, known = self._encoded(y, memory is not None)
-        units = None if memory is None else self._units
-        if not is_classes:
-            units = units or units_of(federation, targets)
-            targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
-        federation = federation._replace(rows=LabelledRows(federation.rows, targets))
+        federation, n_outputs, known, units = self._labelled(federation, y, memory is not None)
         if in_stream:
             settings.checkpoint = None
             if memory is not None:
@@ -168,10 +166,22 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             memory=memory,
             history=self.history_ if in_stream and memory is not None else None,
             in_stream=in_stream,
-            scores=self._scores(X_val, y_val, len(ids)),
+            scores=self._scores(checked, X_val, y_val, len(ids)),
         )
         with naming_clients(ids):
             return fit(self, steps, X, y, sample_weight, resume_from)
+
+    def _labelled(
+        self, federation: Federation, y: NDArray[Any], continued: bool
+    ) -> tuple[Federation, int, dict[str, Any], Units | None]:
+        """Rows with targets for the network, the other results of ``_encoded``, and the units."""
+        targets, n_outputs, known = self._encoded(y, continued)
+        units = None
+        if self._loss == "squared_error":
+            units = self._units if continued else units_of(federation, targets)
+            targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
+        rows = LabelledRows(federation.rows, targets)
+        return federation._replace(rows=rows), n_outputs, known, units
 
     def _check_own_parameters(self) -> None:
         """Raise TypeError or ValueError for an invalid parameter of the subclass."""
@@ -201,15 +211,19 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         return getattr(self, "_memory", None)
 
     def _scores(
-        self, X_val: Any, y_val: Targets, n_clients: int
+        self, checked: Self, X_val: Any, y_val: Targets, n_clients: int
     ) -> Callable[[dict[str, Any]], dict[str, float]] | None:
         """Scores on validation data of a model with given attributes; None without."""
-        if X_val is None:
+        if X_val is None and y_val is None:
             return None
-        # Raises for what does not match.
+        if X_val is None or y_val is None:
+            missing = "X_val" if X_val is None else "y_val"
+            raise ValueError(f"Expected both X_val and y_val, got None for {missing}. Give both.")
+        # Both raise for what does not match, before the first round.
+        by_client(X_val, partial(read_rows, checked))
         targets_of_rows(X_val, y_val, classes=self._loss == "log_loss")
-        by_client = is_client_list(X_val) and self.keep_local
-        if by_client and len(X_val) != n_clients:
+        has_own = is_client_list(X_val) and self.keep_local
+        if has_own and len(X_val) != n_clients:
             raise ValueError(
                 f"Expected validation data of the {n_clients} clients of X, got a list of "
                 f"{len(X_val)} tables. Give one for each, or one table."
@@ -219,7 +233,7 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             numbers = np.arange(n_clients)
             model, memory = unfitted(self), fitted["_memory"]._replace(ids=numbers)
             store(model, {**fitted, "_memory": memory})
-            own = model._mean_own_score(X_val, y_val) if by_client else nan
+            own = model._mean_own_score(X_val, y_val) if has_own else nan
             return {"score": model.score(X_val, y_val), "local_score": own}
 
         return scores

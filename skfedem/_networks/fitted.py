@@ -107,7 +107,38 @@ class FittedNetwork(BaseEstimator):
     def predict(
         self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
     ) -> Answer:
-        """Predictions for rows."""
+        """Predicted class or target of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or a list of them
+        clients : array-like of shape (n_samples,), default=None
+            Label of the client of each row of one table, whose own model predicts it. A client that
+            never took part has the global model.
+        personal : bool, default=False
+            For a list, whether the clients' own models predict their rows.
+
+        Returns
+        -------
+        predictions : ndarray, or a tuple with one for each client of a list
+            Most probable classes (n_samples,), or targets of the shape that they had in ``fit``. An
+            ensemble averages the probabilities or the targets of its models.
+
+        Raises
+        ------
+        NotFittedError
+            Before ``fit``.
+        TypeError, ValueError
+            If X is no such table, contains NaN or inf, or has other features than the data of the
+            fit; or if own models were not kept.
+        """
+        responses = self._responses(X, clients, personal)
+        if isinstance(responses, tuple):
+            return tuple(self._predicted(own) for own in responses)
+        return self._predicted(responses)
+
+    def _predicted(self, responses: Array) -> Array:
+        """Predictions from the responses of one table."""
         raise NotImplementedError
 
     def _of_outputs(self, outputs: Array, model: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
@@ -16,6 +17,9 @@ from .perceptron import FederatedMLP
 Array = NDArray[Any]
 Answer = Any
 """An array for one table, or a tuple with one for each client of a list."""
+
+
+_LARGEST = 1e30
 
 
 class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
@@ -104,41 +108,13 @@ class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
     def _encoded(self, y: Array, continued: bool) -> tuple[Array, int, dict[str, Any]]:
         """Targets in two dimensions."""
         targets = y[:, None] if y.ndim == 1 else y
+        largest = np.abs(targets).max()
+        if largest > _LARGEST:
+            raise ValueError(
+                f"Expected targets up to {_LARGEST:g}, as messages have numbers of 32 bits, got "
+                f"{largest:g}. Give them in other units."
+            )
         return targets, targets.shape[1], {"_is_flat": y.ndim == 1}
-
-    def predict(
-        self, X: ClientsLike, *, clients: ArrayLike | None = None, personal: bool = False
-    ) -> Answer:
-        """Predicted target of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), or a list of them
-        clients : array-like of shape (n_samples,), default=None
-            Label of the client of each row of one table, whose own model predicts it. A client that
-            never took part has the global model.
-        personal : bool, default=False
-            For a list, whether the clients' own models predict their rows.
-
-        Returns
-        -------
-        targets : ndarray of shape (n_samples,) or (n_samples, n_outputs), or a tuple of them
-            For an ensemble, the mean over its models.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``fit``.
-        TypeError, ValueError
-            If X is no such table, contains NaN or inf, or has other features than the data of the
-            fit; or if own models were not kept.
-        """
-        targets = self._responses(X, clients, personal)
-        if not self._is_flat:
-            return targets
-        if isinstance(targets, tuple):
-            return tuple(own[:, 0] for own in targets)
-        return targets[:, 0]
 
     def score(
         self,
@@ -170,6 +146,9 @@ class FederatedMLPRegressor(RegressorMixin, FederatedMLP):
             As in ``predict``; and if ``y`` or ``sample_weight`` does not match X.
         """
         return self._score(r2_score, X, y, sample_weight, clients, personal)
+
+    def _predicted(self, responses: Array) -> Array:
+        return responses[:, 0] if self._is_flat else responses
 
     def _of_outputs(self, outputs: Array, model: Any) -> Array:
         return outputs

@@ -11,6 +11,7 @@ from .._federation import Federation, weights_of_clients
 from .._typing import FloatArray
 from ..clients.local import SetUpMessage
 from ..models._base import Start
+from ..priors import Shared
 from ..solvers._fitted_state import FittedState, continued, joined, positions_among
 from ..solvers.base import Clients, Problem
 from ..solvers.hard_em import start_at
@@ -65,8 +66,9 @@ def next_start(
             "Expected a network of the size of the last fit to continue from, got other layers or "
             "another number of components. Fit with warm_start=False, or a clone."
         )
-    if (shared.gates is None) == model.prior.gated:
-        shared = model.prior.initial(shared.weights)
+    first = model.prior.initial(shared.weights)
+    if _gates_of(shared) != _gates_of(first):
+        shared = first
     start = continued(memory, problem, clients, Start(shared, shared), totals, ids, data="")
     if len(memory.ids) > len(ids) and problem.task.has_controls and memory.controls.size:
         # c or V is the mean over all known clients, also those that are absent now.
@@ -74,6 +76,12 @@ def next_start(
         server = kept.server._replace(control=memory.weights @ memory.controls)
         start = start._replace(kept=kept._replace(server=server))
     return start
+
+
+def _gates_of(shared: Shared) -> tuple[type, int]:
+    """Kind and number of gates; those of another prior or network are not continued."""
+    gates = shared.gates
+    return type(gates), 0 if gates is None else len(gates.alive)
 
 
 def with_known_clients(

@@ -140,7 +140,7 @@ class DivergedError(ValueError):
         """Message of the error with a name of the client."""
         whose = "server" if self.client is None else name
         return (
-            f"Expected finite parameters, got NaN or inf for the {whose} in round "
+            f"Expected finite parameters and losses, got NaN or inf for the {whose} in round "
             f"{self.round_index + 1}: its training diverged. Use a smaller learning_rate_init, and "
             "standardise the features."
         )
@@ -211,7 +211,8 @@ def _half_of_stack(
         if _has_memories(task):
             values -= group.controls
         values = values if task.omega else model.as_sent(values)
-    _check_finite(values, broadcast.round_index, group.ids)
+    for numbers in (values, losses[:, None]):
+        _check_finite(numbers, broadcast.round_index, group.ids)
     apart = np.full(len(values), nan) if update.disagreement is None else update.disagreement
     update = update._replace(differences=values, disagreement=None)
     update, n_bytes = compressed(task, broadcast, group, update)
@@ -252,7 +253,7 @@ def _control_changes(
 
 
 def _check_finite(numbers: FloatArray, round_index: int, ids: IntArray | None = None) -> None:
-    """Raise if the parameters of a client, or the server's, are not finite."""
+    """Raise if the parameters or the loss of a client, or the server's, are not finite."""
     bad = ~np.isfinite(numbers).all(axis=1)
     if bad.any():
         raise DivergedError(None if ids is None else int(ids[np.argmax(bad)]), round_index)
