@@ -38,6 +38,8 @@ PRIORS = {
 MODEL = Perceptron((3, 4, 2), "tanh")
 # More and fewer rows than a minibatch, and a single one.
 LENGTHS = (9, 4, 17, 1, 6, 11)
+# Weights of clients that are not their shares of the rows.
+WEIGHTS = np.array([0.1, 0.3, 0.2, 0.05, 0.15, 0.2])
 
 
 def federation(lengths=LENGTHS, n_features=3, n_classes=2, seed=0, weights=None):
