@@ -47,7 +47,7 @@ class FederatedMLPClassifier(NetworkClassifier, FederatedMLP):
     gates : {"auto", "units", "features", "weights"}, default="auto"
         What FedSparse prunes: hidden units, input features or single coefficients. "auto" is units,
         or features if there are no hidden layers.
-    gate_temperature : float > 0, default=0.05
+    gate_temperature : float > 0, default=0.035
         Temperature of FedSparse's gates, relative to the mean norm of a layer.
     prune_threshold : float in [0, 1), default=0.1
         FedSparse prunes groups that are kept with at most this probability.

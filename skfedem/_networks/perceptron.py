@@ -38,7 +38,7 @@ class FederatedMLP(FederatedNetwork):
         target_sparsity: float | None = None,
         warmup_rounds: int = 20,
         gates: Literal["auto", "units", "features", "weights"] = "auto",
-        gate_temperature: float = 0.05,
+        gate_temperature: float = 0.035,
         prune_threshold: float = 0.1,
         control_variates: bool = False,
         server_optimizer: Literal["average", "sgd", "adam", "adamax"] = "average",

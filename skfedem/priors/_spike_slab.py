@@ -50,7 +50,7 @@ class SpikeSlabPrior(Prior):
 
     Four things differ from the paper, whose penalty is a switch rather than a dial: norms are
     relative to their layer's mean at the end of the warm-up, so that one temperature suits all
-    layers, with T = 0.05 instead of 0.001 and larger rates of v; gates are closed during
+    layers, with T = 0.035 instead of 0.001 and larger rates of v; gates are closed during
     ``warmup_rounds``; the cross-entropy between π_s and θ has the weight 0 instead of 1e-4; and
     once ``target_sparsity`` is reached, by the groups with the smallest θ, the penalty is dropped,
     and neither thresholds nor the set of pruned groups change any more. Losses and penalties are
@@ -68,7 +68,7 @@ class SpikeSlabPrior(Prior):
         What is pruned: hidden units, with the coefficients of their inputs and their intercept (and
         with them the coefficients that they feed, which are not sent); input features; or single
         coefficients. "auto" is units, or features if there are no hidden layers.
-    gate_temperature : float > 0, default=0.05
+    gate_temperature : float > 0, default=0.035
         T, relative to the mean norm of a layer.
     prune_threshold : float in [0, 1), default=0.1
         Groups are pruned when θ is at most this.
@@ -97,7 +97,7 @@ class SpikeSlabPrior(Prior):
     target_sparsity: float | None = None
     warmup_rounds: int = 20
     gates: Literal["auto", "units", "features", "weights"] = "auto"
-    gate_temperature: float = 0.05
+    gate_temperature: float = 0.035
     prune_threshold: float = 0.1
     precision: float = 0.0
     cross_entropy: float = 0.0

@@ -48,7 +48,8 @@ def test_every_way_learns_the_digits(digits, settings, hidden):
     clf.fit(tables, targets)
     # The median of clients with two digits each learns least.
     assert clf.score(X, y) > 0.45
-    assert clf.score(tables, targets, personal=True) > 0.7
+    # And of own models, those that SCAFFOLD corrects, and whose gates have just begun to act.
+    assert clf.score(tables, targets, personal=True) > 0.65
     assert set(clf.history_) == COLUMNS and (clf.history_["uplink_bits"][1:] > 0).any()
     zeros = sum((own == 0).sum() for own in (*clf.coefs_, *clf.intercepts_))
     size = sum(own.size for own in (*clf.coefs_, *clf.intercepts_))
