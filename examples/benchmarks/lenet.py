@@ -120,7 +120,7 @@ class FedDrop(OfUnits):
 class FedL1(OfUnits):
     """Group lasso on the units: clients and server leave out those whose norm is small."""
 
-    penalty: float = 3e-3
+    penalty: float = 1e-2
     threshold: float = 3e-3
 
     def _norms(self, parameters):
