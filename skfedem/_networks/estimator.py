@@ -127,18 +127,8 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         in_stream: bool = False,
     ) -> Self:
         """Run rounds, from the start or from a memory, and set the fitted attributes."""
-        self._check_own_parameters()
-        check_parameters(self)
-        if y is None:
-            raise ValueError(
-                f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
-                "y is None. Give one for each row of X."
-            )
-        settings, checked = read_parameters(self), unfitted(self)
+        settings, checked = self._settings(X, y, memory is not None), unfitted(self)
         settings.max_iter = n_rounds
-        if memory is not None:
-            check_columns_of_fit(self, X)
-            validate_data(self, first_table(X), reset=False, skip_check_array=True)
         federation, ids, _ = read_clients(
             checked,
             X,
@@ -170,6 +160,20 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         )
         with naming_clients(ids):
             return fit(self, steps, X, y, sample_weight, resume_from)
+
+    def _settings(self, X: ClientsLike, y: Targets, continued: bool) -> Any:
+        """Parameters, once they are valid, there are targets, and X has the columns of the fit."""
+        self._check_own_parameters()
+        check_parameters(self)
+        if y is None:
+            raise ValueError(
+                f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
+                "y is None. Give one for each row of X."
+            )
+        if continued:
+            check_columns_of_fit(self, X)
+            validate_data(self, first_table(X), reset=False, skip_check_array=True)
+        return read_parameters(self)
 
     def _labelled(
         self, federation: Federation, y: NDArray[Any], continued: bool
