@@ -76,7 +76,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
         or counts up to 1e13 (mean ``m = exp(theta)``), whose variance is m for "poisson", and
         ``m + m**2 / negative_binomial_size`` for "negative_binomial".
-    negative_binomial_size : float > 0, or "auto", default="auto"
+    negative_binomial_size : float from 1e-6 to 1e9, or "auto", default="auto"
         Size k of negative binomial counts: ``size`` of R's ``dnbinom``, ``theta`` of MASS::glm.nb,
         ``1 / alpha`` of statsmodels. "auto" is the most likely size around effects alone, between
         1e-6 and 1e6, for which clients send derivatives before the first round.

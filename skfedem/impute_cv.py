@@ -86,7 +86,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         Number of columns after which seasons repeat, such as 12 for months, for ``baselines_``.
     family : {"gaussian", "bernoulli", "poisson", "negative_binomial"}, default="gaussian"
         Distribution of a cell: numbers with variance 1; the values 0 and 1; or counts.
-    negative_binomial_size : float > 0, or "auto", default="auto"
+    negative_binomial_size : float from 1e-6 to 1e9, or "auto", default="auto"
         Size k of negative binomial counts; "auto" is estimated in each fit.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept; "none" also omits the intercept.

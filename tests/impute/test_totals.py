@@ -312,8 +312,7 @@ def test_what_has_no_totals():
 HABITAT = np.array(["heath", "dunes", "farm"])[np.arange(15) % 3]
 
 
-@pytest.mark.parametrize("n_clients", [1, 3])
-def test_groups_of_rows_have_own_equations(n_clients):
+def test_groups_of_rows_have_own_equations(n_clients=3):
     values = simulated(n_rows=15)
     parts = np.array_split(np.arange(15), n_clients)
     clients = [np.where(np.isin(np.arange(15), own)[:, None], values, NAN) for own in parts]

@@ -77,10 +77,10 @@ class MatrixParameters:
 
 
 def check_negative_binomial_size(size: object) -> None:
-    """Raise unless a size is "auto" or a number above 0."""
+    """Raise unless a size is "auto" or a number from 1e-6 to 1e9."""
     if not is_auto(size):
         hint = 'Use "auto" to estimate it, and family="poisson" for an infinite size.'
-        check_number("negative_binomial_size", size, low=0, low_open=True, hint=hint)
+        check_number("negative_binomial_size", size, low=1e-6, high=1e9, hint=hint)
 
 
 def low_rank_model(
@@ -257,6 +257,9 @@ def _with_trials(
         nonlocal effects, moments
         given = of_size(size)
         before = effects or _intercept_only(given).effects
+        if pooled.effects == "none":  # as if there were an intercept
+            mean = (sums.sum() + 0.5) / (counts.sum() + 1)
+            before = before._replace(intercept=float(np.log(mean)))
         effects, _, _ = fit_effects(given, np.zeros(len(counts)), before)
         none = zero_low_rank(pooled.support.shape)
         natural = Theta(effects, none, pooled.covariate_terms(effects))
