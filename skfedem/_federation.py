@@ -219,12 +219,18 @@ class Elsewhere:
         Names of the features, or their number if they have none.
     federation : Federation or None
         The clients without their rows, if reading does more than to stack rows.
+    totals : ndarray of shape (n_clients,) or None
+        Sums of the weights of each client's rows; None if all have the same weight.
+    row_weight : float
+        Unit of these weights, or the weight of every row.
     """
 
     lengths: IntArray
     ids: NDArray[Any]
     columns: list[str] | int
     federation: Any = None
+    totals: FloatArray | None = None
+    row_weight: float = 1.0
 
     def clients(self, weights: FloatArray) -> Any:
         """``Clients`` of a fit, with these weights."""
@@ -250,6 +256,10 @@ class Elsewhere:
 
     def transformed(self, function: Callable[[Any], NDArray[Any]]) -> Elsewhere:
         """The same clients with the tables that a function makes of theirs."""
+        raise NotImplementedError
+
+    def sum_of_rows(self) -> tuple[float, float]:
+        """Weighted sum of the only number in each row, and the total weight of the rows."""
         raise NotImplementedError
 
 

@@ -34,10 +34,6 @@ def by_client(
     ``set_output`` requests; scikit-learn wraps those for one table.
     """
     if isinstance(X, Elsewhere):
-        if container is None:
-            raise TypeError(
-                "Expected tables, got clients elsewhere. They can be fitted, and transformed."
-            )
         return X.transformed(function)
     if not is_client_list(X):
         return function(X)

@@ -14,7 +14,14 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, validate_data
 
-from .._federation import Elsewhere, Federation, offsets_of, sample_weight_of, weights_of_clients
+from .._federation import (
+    Elsewhere,
+    Federation,
+    SampleWeight,
+    offsets_of,
+    sample_weight_of,
+    weights_of_clients,
+)
 from .._rows import JoinedRows, ReorderedRows, Rows, precision_of
 from .._typing import ClientsLike, ClientWeights, FloatArray, IntArray, RowWeights, Table
 from .features import set_columns, set_features
@@ -22,6 +29,7 @@ from .labels import check_no_labels, check_not_name, group_rows, warn_of_labels
 from .rows import (
     Locate,
     check_finite,
+    check_no_weights,
     check_weights,
     row_alone,
     row_in_list,
@@ -74,12 +82,10 @@ def read_clients(
     """
     if isinstance(X, Elsewhere):
         check_no_labels(clients)
-        if sample_weight is not None:
-            raise TypeError("Expected sample_weight=None with clients elsewhere, got weights.")
+        check_no_weights(sample_weight)
         X.check_finite(allow_nan=allow_nan)
         set_columns(estimator, X.columns)
-        rows = np.empty((0, estimator.n_features_in_))
-        return ClientData(_federation(rows, offsets_of(X.lengths), None, client_weights), X.ids)
+        return ClientData(_elsewhere(X, client_weights), X.ids, X.row_weight)
     order: IntArray | None = None
     locate: Locate = row_alone
     if is_client_list(X):
@@ -113,7 +119,7 @@ def read_clients(
     if (weights == weights[0]).all():
         federation = _federation(rows, offsets, None, client_weights)
         return ClientData(federation, ids, row_weight=float(weights[0]))
-    unit = _unit_of(weights)
+    unit = unit_of(weights.max())
     return ClientData(_federation(rows, offsets, weights / unit, client_weights), ids, unit)
 
 
@@ -208,10 +214,20 @@ def _positive(
     return _selected(rows, np.flatnonzero(kept)), offsets, weights[kept], ids[has_rows]
 
 
-def _unit_of(weights: FloatArray) -> float:
+def unit_of(largest: float) -> float:
     """1, or a power of two with which products of weights and squares do not overflow."""
-    exponent = int(np.frexp(weights.max())[1])
+    exponent = int(np.frexp(largest)[1])
     return 1.0 if abs(exponent) < _USUAL_EXPONENT else 2.0**exponent
+
+
+def _elsewhere(X: Elsewhere, client_weights: ClientWeights) -> Federation:
+    """What is known of clients elsewhere, without their rows."""
+    n_features, none = len(X.columns) if isinstance(X.columns, list) else X.columns, np.empty(0)
+    rows, offsets = np.empty((0, n_features)), offsets_of(X.lengths)
+    if X.totals is None:
+        return _federation(rows, offsets, None, client_weights)
+    weights = weights_of_clients(X.totals, client_weights)
+    return Federation(rows, offsets, weights, SampleWeight(none, X.totals, none))
 
 
 def _federation(

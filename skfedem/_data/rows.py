@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .._compat import row_count
 from .._error_messages import label_repr
-from .._federation import offsets_of, owners_of
+from .._federation import Elsewhere, offsets_of, owners_of
 from .._rows import Rows
 from .._typing import ClientsLike, FloatArray, IntArray, RowWeights, Table
 from .labels import warn_of_another_order
@@ -138,10 +138,24 @@ def check_weights(weights: FloatArray, locate: Locate = row_alone) -> None:
         )
 
 
+def check_no_weights(sample_weight: RowWeights | None) -> None:
+    """Raise if weights are given for clients elsewhere."""
+    if sample_weight is not None:
+        raise TypeError(
+            "Expected sample_weight=None with clients elsewhere, got weights. Name their column "
+            "when you read the clients."
+        )
+
+
 def sum_of_rows(
-    values: FloatArray | Sequence[FloatArray], X: ClientsLike, sample_weight: RowWeights | None
+    values: FloatArray | Sequence[FloatArray] | Elsewhere,
+    X: ClientsLike,
+    sample_weight: RowWeights | None,
 ) -> tuple[float, float]:
     """Weighted sum of a value for each row of X, and the number or total weight of the rows."""
+    if isinstance(values, Elsewhere):
+        check_no_weights(sample_weight)
+        return values.sum_of_rows()
     stacked = np.concatenate(values) if isinstance(values, tuple) else np.asarray(values)
     if sample_weight is None:
         return float(stacked.sum()), len(stacked)

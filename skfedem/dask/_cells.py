@@ -14,7 +14,7 @@ from .._federation import Federation, offsets_of
 from .._typing import FloatArray, IntArray
 from ..clients.sums import shards_of
 from ..models.matrix.start import cell_federation, weights_of_cells
-from ._cluster import results_of
+from ._cluster import on_each, results_of
 from ._shard import Shard
 
 
@@ -48,9 +48,7 @@ def read_cells(
     Shards of cells are cut by numbers of cells, as in one process: where several observations have
     a cell in common, some clients change the worker.
     """
-    asked = [
-        client.submit(facts_of, own, reading, key=f"count-cells-{uuid4().hex}") for own in triplets
-    ]
+    asked = on_each(client, facts_of, triplets, "count-cells", reading)
     facts = Facts(*map(np.concatenate, zip(*results_of(client, asked), strict=True)))
     origin = 0.0
     if reading.from_mean:

@@ -17,7 +17,7 @@ from .._history import FLOAT_BITS
 from .._typing import FloatArray, IntArray
 from ..clients.local import CountedMessages
 from ..clients.sums import aggregated, joined, joined_terms
-from ..models._base import Model, Parameters
+from ..models._base import BaseModel, Model, Parameters
 from ..solvers.base import Broadcast, Solver, Task
 from ..solvers.messages import AggregatedMessages, stacked
 from ._cluster import Lost, answers_of
@@ -160,7 +160,7 @@ class DaskClients(CountedMessages):
 
     def mean(self, message: ClientMessage, *arguments: Any) -> FloatArray:
         """Σ_i w_i m_i over all clients, relative to m_0: equal messages have an exact mean."""
-        told = Call("mean_terms", (message, *arguments))
+        told = _message("mean_terms", message, arguments)
         whole = joined_terms([own for (own,) in self._ask(message.__name__, told)])
         n_clients = self.sizes.n_clients
         uplink_bits = FLOAT_BITS * n_clients * whole.first.size
@@ -171,7 +171,8 @@ class DaskClients(CountedMessages):
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> FloatArray:
         """Σ_i m_i over all clients: in order, by shard."""
-        total = reduce(add, self._ask(message.__name__, Call("sum", (message, *arguments))))
+        told = _message("sum", message, arguments)
+        total = reduce(add, self._ask(message.__name__, told))
         n_clients = self.sizes.n_clients
         uplink_bits = n_bits(total) if n_bits else FLOAT_BITS * n_clients * total.size
         self.count(message.__name__, n_clients, uplink_bits, arguments)
@@ -181,7 +182,7 @@ class DaskClients(CountedMessages):
         """Messages of some clients, one by one."""
         order = np.argsort(clients, kind="stable")
         told = {
-            k: Call("collect", (message, own, *arguments))
+            k: _message("collect", message, (own, *arguments))
             for k, own in self._shards_of(clients[order]).items()
         }
         sent = [one for own in self._ask(message.__name__, told, [*told]) for one in own]
@@ -194,7 +195,8 @@ class DaskClients(CountedMessages):
         self, message: ClientMessage, *arguments: Any, n_bits: MessageBits | None = None
     ) -> Any:
         """Messages of all clients in order, as one array or a tuple of arrays."""
-        messages = stacked(self._ask(message.__name__, Call("gather", (message, *arguments))))
+        told = _message("gather", message, arguments)
+        messages = stacked(self._ask(message.__name__, told))
         own = messages if isinstance(messages, tuple) else (messages,)
         uplink_bits = n_bits(messages) if n_bits else FLOAT_BITS * sum(part.size for part in own)
         self.count(message.__name__, self.sizes.n_clients, uplink_bits, arguments)
@@ -309,3 +311,9 @@ class DaskClients(CountedMessages):
             parts.append({"controls": controls, "states": type(states)(*own)})
         self._keep(parts)
         self._known.clear()
+
+
+def _message(name: str, message: ClientMessage, arguments: tuple[Any, ...]) -> Call:
+    """Call for messages; models go without what only the server may know."""
+    told = (own.for_clients() if isinstance(own, BaseModel) else own for own in arguments)
+    return Call(name, (message, *told))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 from dask.utils import parse_timedelta
 from distributed import Client, Future
@@ -38,6 +39,12 @@ def answers_of(client: Client, asked: dict[str, Future]) -> dict[str, Any]:
     with _explained():
         answers: dict[str, Any] = client.sync(_answers, client, asked)
     for own in answers.values():
+        if isinstance(own, MemoryError):
+            raise MemoryError(
+                "Expected workers whose memory holds the rows of their clients, and what a fit "
+                f"keeps for these, got too little: {own} Add workers or memory, and read the "
+                "clients again."
+            ) from own
         if isinstance(own, BaseException) and not isinstance(own, Lost):
             raise own
     return answers
@@ -62,6 +69,15 @@ async def _answers(client: Client, asked: dict[str, Future]) -> dict[str, Any]:
             if gone:  # which ends their waiting
                 await client.cancel([asked[address] for address in gone], asynchronous=True)
     return answers
+
+
+def on_each(
+    client: Client, function: Callable[..., Any], futures: list[Any], name: str, *arguments: Any
+) -> list[Future]:
+    """Tasks ``function(result, *arguments)``, under a name that Dask's dashboard shows."""
+    return [
+        client.submit(function, own, *arguments, key=f"{name}-{uuid4().hex}") for own in futures
+    ]
 
 
 def results_of(client: Client, futures: list[Future]) -> list[Any]:

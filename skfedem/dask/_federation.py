@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakSet
 
+import numpy as np
 from distributed import Client, Future
 from numpy.typing import NDArray
 
@@ -16,8 +17,9 @@ from .._federation import Elsewhere
 from .._typing import FloatArray, IntArray
 from ._cells import read_cells
 from ._clients import DaskClients
-from ._cluster import results_of, where
-from ._load import report, transformed
+from ._cluster import on_each, results_of, where
+from ._load import report, sums_of, table_of, transformed
+from ._weights import with_weights
 
 
 class DaskFederation(Elsewhere):
@@ -89,24 +91,59 @@ class DaskFederation(Elsewhere):
     def transformed(self, function: Callable[[Any], NDArray[Any]]) -> DaskFederation:
         """The same clients with the tables that a function makes of theirs, on their workers."""
         columns = None if isinstance(self.columns, int) else self.columns
-        rows = [
-            self.client.submit(
-                transformed,
-                own,
-                function,
-                columns,
-                key=f"transform-{uuid4().hex}",
-            )
-            for own in self.rows
-        ]
+        given = function, columns
+        rows = on_each(self.client, transformed, self.rows, "transform", *given)
         same = self.shards, self.lengths, self.ids
-        return federation_of(self.client, rows, *same, None, self.snapshot_every)
+        found = federation_of(self.client, rows, *same, None, self.snapshot_every)
+        found.totals, found.row_weight = self.totals, self.row_weight
+        return found
+
+    def weighted(self, name: str) -> DaskFederation:
+        """The same clients with a column as weights of their rows."""
+        if isinstance(self.columns, int) or name not in self.columns or len(self.columns) < 2:
+            raise ValueError(
+                f"Expected sample_weight= the name of a column beside features, got {name!r} and "
+                f"the columns {self.columns}. Name a column."
+            )
+        rows, totals, unit = with_weights(self.client, self.rows, self.columns.index(name))
+        columns, same = [own for own in self.columns if own != name], (self.lengths, self.ids)
+        found = federation_of(self.client, rows, self.shards, *same, columns, self.snapshot_every)
+        found.totals, found.row_weight = totals, unit
+        return found
+
+    def sum_of_rows(self) -> tuple[float, float]:
+        """Weighted sum of the only number in each row, and the total weight of the rows."""
+        asked = on_each(self.client, sums_of, self.rows, "sum-rows")
+        total, weight = np.sum(results_of(self.client, asked), axis=0) * self.row_weight
+        return float(total), float(weight)
+
+    def to_dataframe(self) -> Any:
+        """Rows as a DataFrame of Dask, which stay where they are.
+
+        Returns
+        -------
+        frame : dask.dataframe.DataFrame
+            A partition for each shard; its index has the clients' labels. Columns without names are
+            called "0", "1" and so on.
+        """
+        from dask.dataframe import from_delayed
+
+        named = self.columns
+        names = [str(k) for k in range(named)] if isinstance(named, int) else named
+        with self.client.as_current():
+            tables = on_each(self.client, table_of, self.rows, "table", names)
+            return from_delayed(tables, verify_meta=False)
 
     def read(self, reading: Any = None) -> CellData:
         """Cells of an imputer, whose triplets the rows are; they stay on the workers."""
         if not isinstance(reading, CellReading):
             super().read(reading)
         self.check_finite(allow_nan=False)
+        if self.totals is not None or self.row_weight != 1:
+            raise TypeError(
+                "Expected observations without sample_weight for an imputer, got weights. Read the "
+                "clients without."
+            )
         rows, shards, federation, data = read_cells(
             self.client, self.rows, self.shards, self.ids, reading
         )
@@ -126,8 +163,7 @@ def federation_of(
     snapshot_every: int,
 ) -> DaskFederation:
     """Federation of these rows, after a look at them."""
-    asked = [client.submit(report, own, key=f"report-{uuid4().hex}") for own in rows]
-    told = results_of(client, asked)
+    told = results_of(client, on_each(client, report, rows, "report"))
     missing = next((own.missing for own in told if own.missing), None)
     named = told[0].n_columns if columns is None else columns
     return DaskFederation(client, rows, shards, lengths, ids, named, snapshot_every, missing)

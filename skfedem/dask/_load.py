@@ -12,8 +12,8 @@ from .._data.by_client import each_table_stacked
 from .._data.labels import group_rows
 from .._data.rows import check_finite
 from .._data.tables import as_numbers
-from .._error_messages import error_context, label_repr
-from .._federation import Federation, offsets_of, owners_of
+from .._error_messages import error_context
+from .._federation import Federation, offsets_of
 from .._rows import precision_of
 from .._typing import IntArray
 from ._shard import Shard
@@ -88,7 +88,7 @@ def read_files(paths: list[str], target: Target) -> Shard:
         with error_context(f"In {path}"):
             rows[start : start + length] = as_numbers(pd.read_parquet(path, columns=target.columns))
         start += length
-    return _checked(rows, target)
+    return _shard_of(rows, target)
 
 
 def read_table(path: str) -> Any:
@@ -126,7 +126,7 @@ def join_pieces(pieces: list[Any], label: str, target: Target) -> Shard:
     labels = np.concatenate([own[label].to_numpy() for own in pieces])
     rows = np.concatenate([as_numbers(own[target.columns]) for own in pieces], dtype=target.dtype)
     _, order, _ = group_rows(labels, len(labels))
-    return _checked(rows if order is None else rows[order], target)
+    return _shard_of(rows if order is None else rows[order], target)
 
 
 def transformed(
@@ -140,8 +140,24 @@ def transformed(
 
         tables = [pd.DataFrame(own, columns=columns) for own in tables]
     rows = np.concatenate(each_table_stacked(tables, function))
-    target = Target(int(shard.ids[0]), shard.labels, federation.lengths, [], rows.dtype.name)
-    return _checked(rows, target)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    return _checked(shard.with_rows(rows, federation.sample_weight), [])
+
+
+def sums_of(shard: Shard) -> tuple[float, float]:
+    """Weighted sum of the only number in each row, and the total weight of the rows."""
+    values, weighted = shard.federation.rows[:, 0], shard.federation.sample_weight
+    if weighted is None:
+        return float(values.sum()), len(values)
+    return float((values * weighted.values).sum()), float(weighted.totals.sum())
+
+
+def table_of(shard: Shard, columns: list[str]) -> Any:
+    """Rows as a DataFrame of pandas, whose index is the client."""
+    import pandas as pd
+
+    clients = pd.Index(np.repeat(shard.labels, shard.federation.lengths), name="client")
+    return pd.DataFrame(shard.federation.rows, clients, columns)
 
 
 def report(shard: Shard) -> Report:
@@ -149,20 +165,21 @@ def report(shard: Shard) -> Report:
     return Report(shard.federation.rows.shape[1], shard.missing)
 
 
-def _checked(rows: NDArray[Any], target: Target) -> Shard:
-    """Shard of these rows, which are finite or missing."""
-    offsets, missing = offsets_of(target.lengths), None
+def _shard_of(rows: NDArray[Any], target: Target) -> Shard:
+    """Shard of these rows."""
+    n, offsets = len(target.lengths), offsets_of(target.lengths)
+    ids = np.arange(target.first, target.first + n)
+    federation = Federation(rows, offsets, np.zeros(n))
+    return _checked(Shard(federation, ids, target.labels, None), target.columns)
 
-    def locate(row: int) -> tuple[int, str]:
-        client = owners_of(offsets, row)
-        return int(row - offsets[client]), f" of client {label_repr(target.labels[client])}"
 
-    names = np.array(target.columns, dtype=object) if target.columns else None
-    check_finite(rows, names, locate, allow_nan=True)
+def _checked(shard: Shard, columns: list[str]) -> Shard:
+    """The shard, whose rows are finite or missing."""
+    rows, missing = shard.federation.rows, None
+    names = np.array(columns, dtype=object) if columns else None
+    check_finite(rows, names, shard.locate, allow_nan=True)
     try:
-        check_finite(rows, names, locate, allow_nan=False)
+        check_finite(rows, names, shard.locate, allow_nan=False)
     except ValueError as error:
         missing = str(error)
-    n = len(target.lengths)
-    ids = np.arange(target.first, target.first + n)
-    return Shard(Federation(rows, offsets, np.zeros(n)), ids, target.labels, missing)
+    return shard._replace(missing=missing)

@@ -20,7 +20,7 @@ from .._error_messages import repr_of
 from .._optional import check_installed
 from .._parameters import check_number
 from ..clients.sums import shards_of
-from ._cluster import NoWorkersError, results_of
+from ._cluster import NoWorkersError, on_each, results_of
 from ._federation import DaskFederation, federation_of
 from ._load import (
     Described,
@@ -36,7 +36,12 @@ from ._load import (
 
 
 def read_clients(
-    client: Client, source: Any, clients: str | None = None, *, snapshot_every: int = 10
+    client: Client,
+    source: Any,
+    clients: str | None = None,
+    *,
+    sample_weight: str | None = None,
+    snapshot_every: int = 10,
 ) -> DaskFederation:
     """Read the rows of clients on the workers of a Dask cluster.
 
@@ -54,6 +59,8 @@ def read_clients(
     clients : str, default=None
         Column with the client of each row: rows are then sent between workers, once. None for one
         client per file, whose label is the file's name without extension.
+    sample_weight : str, default=None
+        Column with the positive weight of each row, for mixtures, ``score``, ``aic`` and ``bic``.
     snapshot_every : int, default=10
         Number of rounds between copies of the clients' states to this process. If a worker is lost,
         another one reads its rows and repeats the rounds since then.
@@ -102,8 +109,10 @@ def read_clients(
                 f"Expected files, or clients= the column with the labels, got "
                 f"{repr_of(source)} alone. Name the column."
             )
-        return _one_file_each(client, _paths_of(source), snapshot_every)
-    return _by_label(client, source, clients, snapshot_every)
+        federation = _one_file_each(client, _paths_of(source), snapshot_every)
+    else:
+        federation = _by_label(client, source, clients, snapshot_every)
+    return federation if sample_weight is None else federation.weighted(sample_weight)
 
 
 def _check_workers(client: Client) -> None:
@@ -147,7 +156,7 @@ def _one_file_each(client: Client, paths: list[str], snapshot_every: int) -> Das
             f"{two[1]}. Rename one of them, or join their rows."
         )
     parts = [[*own] for own in np.array_split(paths, len(client.nthreads())) if len(own)]
-    asked = [client.submit(describe_files, part, key=_key("read-footers")) for part in parts]
+    asked = on_each(client, describe_files, parts, "read-footers")
     described = [own for part in results_of(client, asked) for own in part]
     columns, dtype = _agreed(described, paths)
     lengths = np.array([own.counts[0] for own in described])
@@ -172,8 +181,8 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
         names = [f"partition {k}" for k in range(len(tables))]
     else:
         names = _paths_of(source)
-        tables = [client.submit(read_table, own, key=_key("read-table")) for own in names]
-    asked = [client.submit(describe_table, own, label, key=_key("describe")) for own in tables]
+        tables = on_each(client, read_table, names, "read-table")
+    asked = on_each(client, describe_table, tables, "describe", label)
     described = results_of(client, asked)
     columns, dtype = _agreed(described, names)
     labels = np.concatenate([own.labels for own in described])
@@ -188,7 +197,7 @@ def _by_label(client: Client, source: Any, label: str, snapshot_every: int) -> D
     lengths = np.bincount(where, counts).astype(np.intp)
     shards = shards_of(lengths)
     bounds = ids[shards[:-1]]
-    cut = [client.submit(cut_table, own, label, bounds, key=_key("cut")) for own in tables]
+    cut = on_each(client, cut_table, tables, "cut", label, bounds)
     rows = []
     for k, (first, last) in enumerate(pairwise(shards)):
         pieces = [

@@ -12,7 +12,8 @@ import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
 
-from .._federation import Federation
+from .._error_messages import label_repr
+from .._federation import Federation, SampleWeight, owners_of
 from .._parallel import Workers
 from .._typing import IntArray
 from ..clients.local import LocalClients
@@ -36,6 +37,17 @@ class Shard(NamedTuple):
     ids: IntArray
     labels: NDArray[Any]
     missing: str | None
+
+    def with_rows(self, rows: NDArray[Any], weights: SampleWeight | None) -> Shard:
+        """The same clients with other rows and weights of rows, as many as before."""
+        federation = self.federation._replace(rows=rows, sample_weight=weights)
+        return self._replace(federation=federation)
+
+    def locate(self, row: int) -> tuple[int, str]:
+        """Number of a row among its client's, and the client in words."""
+        offsets = self.federation.offsets
+        client = owners_of(offsets, row)
+        return int(row - offsets[client]), f" of client {label_repr(self.labels[client])}"
 
     def part(self, first: int, last: int) -> Shard:
         """Shard of the clients with the numbers ``first`` to ``last - 1``."""

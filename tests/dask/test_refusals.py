@@ -77,8 +77,6 @@ def test_no_files_no_column_and_no_labels(cluster, write, tmp_path):
     federation = read_clients(cluster, write(a=ROWS))
     with pytest.raises(ValueError, match="clients=None"):
         FederatedGaussianMixture().fit(federation, clients=[0, 0, 0])
-    with pytest.raises(TypeError, match="Expected tables, got clients elsewhere"):
-        FederatedGaussianMixture(1).fit(federation).predict(federation)
 
 
 def test_workers_need_this_version_of_the_package(cluster, write, monkeypatch):
@@ -106,6 +104,8 @@ def test_what_fits_to_a_federation_do_not_take(cluster, write):
     start = {"ka": 1.0, "V": 20.0, "CL": 0.5}
     with pytest.raises(TypeError, match="sample_weight=None with clients elsewhere"):
         FederatedGaussianMixture().fit(federation, sample_weight=[[1, 2, 3]] * 2)
+    with pytest.raises(TypeError, match="sample_weight=None with clients elsewhere"):
+        FederatedGaussianMixture(1).fit(federation).score(federation, sample_weight=[1, 2, 3])
     with pytest.raises(TypeError, match="Expected tables, got DaskFederation. Use fit"):
         FederatedGaussianMixture().partial_fit(federation)
     with pytest.raises(TypeError, match="Expected tables of the clients, got DaskFederation"):
