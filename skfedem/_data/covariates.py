@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._error_messages import plural, repr_of
+from .._error_messages import plural
 from .._typing import FloatArray, IntArray
-from .._warnings import collect_warnings
 from .frame_labels import Labels, check_labels, table_labels
 from .labels import group_rows
 from .tables import LARGEST, as_numbers, is_frame, is_missing
@@ -80,21 +79,9 @@ def read_covariates(
 
 def numbered(labels: ArrayLike, n_lines: int, name: str) -> tuple[NDArray[Any], IntArray]:
     """Distinct labels, sorted, and the number of each row's label."""
-    array = np.asarray(labels, dtype=object)
-    if array.shape != (n_lines,):
-        got = f"shape {array.shape}" if array.ndim else repr_of(labels)
-        raise ValueError(f"Expected {name} with a label for each of {n_lines} rows, got {got}.")
-    if any(map(is_missing, array)):
+    if any(map(is_missing, np.asarray(labels, dtype=object).ravel())):
         raise ValueError(f"Expected no missing values in {name}, got some. Fill them in.")
-    try:
-        with collect_warnings():  # of labels of clients
-            distinct, order, offsets = group_rows(labels, n_lines)
-    except TypeError as error:
-        kinds = ", ".join(sorted({type(label).__name__ for label in array}))
-        raise TypeError(
-            f"Expected labels of one type in {name}, got {kinds}. Convert them, for example with "
-            "str."
-        ) from error
+    distinct, order, offsets = group_rows(labels, n_lines, name)
     numbers = np.empty(n_lines, dtype=np.intp)
     numbers[slice(None) if order is None else order] = np.repeat(
         np.arange(len(distinct)), np.diff(offsets)

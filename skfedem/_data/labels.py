@@ -23,16 +23,17 @@ def check_no_labels(clients: ArrayLike | None, advice: str = GIVE_TABLES) -> Non
         )
 
 
-def check_not_name(clients: object) -> None:
-    """Raise if the client labels are a string, such as the name of a column.
+def check_not_name(labels: object, name: str = "`clients`") -> None:
+    """Raise if labels are a string, such as the name of a column.
 
     Called before X is checked, because that column, usually of text, is still in X.
     """
-    if isinstance(clients, str):
-        name = repr_of(clients)
+    if isinstance(labels, str):
+        column = repr_of(labels)
+        hint = f"If that is a column of X, give the column itself, X[{column}], and drop it from X."
+        hint = hint if name == "`clients`" else "Give the labels themselves."
         raise TypeError(
-            f"Expected `clients` to hold one label for each row, got the string {name}. If that is "
-            f"a column of X, give the column itself, X[{name}], and drop it from X."
+            f"Expected {name} to hold one label for each row, got the string {column}. {hint}"
         )
 
 
@@ -84,13 +85,15 @@ def warn_of_another_order(X: Table, name: str, values: Any) -> None:
         )
 
 
-def group_rows(labels: ArrayLike, n_rows: int) -> tuple[NDArray[Any], IntArray | None, IntArray]:
-    """Group rows by client: ids, order and offsets.
+def group_rows(
+    labels: ArrayLike, n_rows: int, name: str = "`clients`"
+) -> tuple[NDArray[Any], IntArray | None, IntArray]:
+    """Group rows by label: distinct ones, order and offsets; messages call the labels ``name``.
 
-    The distinct labels are sorted; client ``i`` owns the rows ``order[offsets[i]:offsets[i + 1]]``.
+    The distinct labels are sorted; label ``i`` has the rows ``order[offsets[i]:offsets[i + 1]]``.
     The order is None if rows are in it already.
     """
-    array = _label_array(labels, n_rows)
+    array = _label_array(labels, n_rows, name)
     order = None
     try:
         if not (array[1:] >= array[:-1]).all():
@@ -99,37 +102,37 @@ def group_rows(labels: ArrayLike, n_rows: int) -> tuple[NDArray[Any], IntArray |
     except TypeError as error:
         kinds = ", ".join(sorted({type(label).__name__ for label in array}))
         raise TypeError(
-            f"Expected client labels of one type that can be sorted, got {kinds}. Convert them, "
-            "for example with str."
+            f"Expected {name} to hold labels of one type that can be sorted, got {kinds}. Convert "
+            "them, for example with str."
         ) from error
     starts = np.flatnonzero(np.concatenate([[True], array[1:] != array[:-1]]))
     ids = array[starts]
-    check_distinct(ids, "client labels")
+    check_distinct(ids, f"{name} to hold labels")
     if not (hasattr(labels, "dtype") or any(isinstance(label, tuple) for label in ids)):
         plain = np.array(ids.tolist())
         # Large integers would be rounded by a conversion to floats.
         ids = plain if (plain == ids).all() else ids
-    _warn_of_measurements(ids, n_rows)
+    _warn_of_measurements(ids, n_rows, name)
     return ids, order, np.append(starts, n_rows)
 
 
-def _label_array(labels: ArrayLike, n_rows: int) -> NDArray[Any]:
+def _label_array(labels: ArrayLike, n_rows: int, name: str) -> NDArray[Any]:
     """Array with one label for each row, none missing; of objects unless an array was given."""
-    check_not_name(labels)
-    check_not_masked("clients", labels)
+    check_not_name(labels, name)
+    check_not_masked(name.strip("`"), labels)
     # As objects, because NumPy would convert [3, "a", nan] to strings.
     array = np.asarray(labels, dtype=None if hasattr(labels, "dtype") else object)
     if array.ndim != 1 or len(array) != n_rows:
         got = f"shape {array.shape}" if array.ndim else f"type {type(labels).__name__}"
         raise ValueError(
-            f"Expected `clients` to hold one label for each of the {n_rows} rows, got {got}. Give "
-            "the client of each row, in a list or an array of one dimension."
+            f"Expected {name} to hold one label for each of the {n_rows} rows, got {got}. Give the "
+            "label of each row, in a list or an array of one dimension."
         )
     missing = missing_labels(array)
     if len(missing):
         raise ValueError(
-            f"Expected a client label for each row, got a missing one at row {missing[0]}. Drop "
-            "the row or give it to a client."
+            f"Expected {name} to hold a label for each row, got a missing one at row {missing[0]}. "
+            "Drop the row, or label it."
         )
     # Arrays of two calls may have different markers for missing strings, which cannot be mixed.
     return array.astype(np.dtypes.StringDType()) if array.dtype.kind == "T" else array
@@ -174,14 +177,13 @@ def check_distinct(ids: NDArray[Any], what: str) -> None:
         )
 
 
-def _warn_of_measurements(ids: NDArray[Any], n_rows: int) -> None:
+def _warn_of_measurements(ids: NDArray[Any], n_rows: int, name: str) -> None:
     """Warn if most rows have a label of their own, and labels are numbers with fractions."""
     fractions = ids[ids != np.floor(ids)] if ids.dtype.kind == "f" else np.empty(0)
     if len(fractions) and 2 * len(ids) > n_rows:
         warn(
-            f"`clients` holds {len(ids)} different numbers for {n_rows} rows, such as "
-            f"{fractions[0]}, and each of them is a client. If these are measurements, give the "
-            "labels that tell who owns a row instead.",
+            f"{name} holds {len(ids)} different numbers for {n_rows} rows, such as {fractions[0]}, "
+            "and each of them is a label. If these are measurements, give labels that rows share.",
             UserWarning,
         )
 

@@ -14,7 +14,7 @@ from .._data.frame_labels import label_text
 from .._data.labels import group_rows
 from .._data.long_tables import as_table
 from .._data.matrices import checked_index
-from .._error_messages import error_context, plural
+from .._error_messages import plural
 from .._federation import SetUp
 from .._parallel import Workers
 from .._parameters import check_number
@@ -213,8 +213,7 @@ def numbers_of_groups(
     labels: NDArray[Any] = np.zeros(1)
     numbers = np.zeros(n_rows, dtype=np.intp)
     if groups is not None:
-        with error_context("groups"):
-            labels, order, offsets = group_rows(groups, n_rows)
+        labels, order, offsets = group_rows(groups, n_rows, "groups")
         numbers[slice(None) if order is None else order] = np.repeat(
             np.arange(len(labels)), np.diff(offsets)
         )

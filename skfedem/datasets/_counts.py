@@ -10,7 +10,6 @@ from sklearn.utils import Bunch
 
 from .._data.labels import group_rows, missing_labels
 from .._data.long_tables import Columns, column, columns_of, numbers
-from .._error_messages import error_context
 from .._optional import check_installed
 from .._parameters import check_choice
 from .._typing import BoolArray, IntArray, Table
@@ -146,8 +145,7 @@ def _names(columns: Columns, name: str, is_known: BoolArray) -> NDArray[Any]:
 def _numbered(columns: Columns, name: str, is_known: BoolArray) -> tuple[NDArray[Any], IntArray]:
     """Distinct names, sorted, and the number of the name in each row."""
     labels = _names(columns, name, is_known)
-    with error_context(f"column {name!r}"):
-        names, order, offsets = group_rows(labels, len(labels))
+    names, order, offsets = group_rows(labels, len(labels), f"column {name!r}")
     places = np.empty(len(labels), dtype=np.intp)
     places[slice(None) if order is None else order] = np.repeat(
         np.arange(len(names)), np.diff(offsets)

@@ -39,7 +39,7 @@ BAD_LABELS = {
     "one label too few": (OWNERS[:-1], r"one label for each of the 28 rows.*\(27,\)"),
     "one label too many": ([*OWNERS, "ash"], r"28 rows.*\(29,\)"),
     "a column of labels": (OWNERS[:, None], r"one label.*\(28, 1\)"),
-    "lengths of clients": ([9, 12, 7], r"28 rows.*\(3,\).*client of each row"),
+    "lengths of clients": ([9, 12, 7], r"28 rows.*\(3,\).*label of each row"),
     "lists of rows": ([[0, 1], [2, 3, 4]], "one label for each of the 28 rows"),
     "None": (labels_with(None), "missing.*row 4.*[Dd]rop"),
     "NaN": (np.where(np.arange(N_SAMPLES) == 6, np.nan, 1.0), "missing.*row 6.*[Dd]rop"),
@@ -61,7 +61,7 @@ BAD_LABELS = {
         "Expected clients without masked entries, got 1.*fill the entries in",
     ),
     "labels in a column": (OWNERS[:, None], r"shape \(28, 1\).*one dimension"),
-    "how many clients there are": (3, "got type int. Give the client of each row"),
+    "how many clients there are": (3, "got type int. Give the label of each row"),
     "a missing label of pandas": (
         pd.array([1] * (N_SAMPLES - 1) + [None], dtype="Int64"),
         "missing one at row 27",

@@ -82,7 +82,7 @@ def test_years_may_be_numbers_text_dates_or_periods(times):
         (dict(month=["2024-01", "spring"] + 3 * ["2024-02"]), ValueError, "dates in .*'month'"),
         (dict(count=["5", "0", "3", "2", "1"]), TypeError, "numbers in column 'count'"),
         (dict(count=5 * [None]), ValueError, "numbers in column 'count', got none"),
-        (dict(observer=["ann", 3, "ann", "bob", 4]), TypeError, "column 'observer': .*int, str"),
+        (dict(observer=["ann", 3, "ann", "bob", 4]), TypeError, "'observer' to .* int, str"),
         (dict(site=["pond"]), ValueError, "columns of one length"),
     ],
 )

@@ -253,8 +253,9 @@ def test_uninterrupted_runs_and_resumed_ones_are_equal(tmp_path):
 BAD = [
     (dict(row_covariates=ALTITUDE[:-1]), "row_covariates with 12 rows"),
     (dict(column_covariates=np.full(L, np.nan)), "finite numbers in column_covariates"),
-    (dict(row_groups=HABITAT[:-1]), "Expected row_groups with a label for each of 12 rows"),
-    (dict(row_groups="habitat"), "label for each of 12 rows, got 'habitat'"),
+    (dict(row_groups=HABITAT[:-1]), "row_groups to hold one label for each of the 12 rows"),
+    (dict(row_groups=HABITAT[:, None]), "row_groups to hold one label"),
+    (dict(row_groups=12), "row_groups to hold one label"),
     (dict(row_groups=[*HABITAT[:-1], np.nan]), "no missing values in row_groups"),
 ]
 
@@ -268,11 +269,15 @@ def test_bad_covariates(covariates, message):
 def test_groups_may_be_numbers_but_not_mixed():
     numbers = np.unique(HABITAT, return_inverse=True)[1] + 0.5
     by_number, by_name = (
-        exact(family="poisson").fit(tables(), row_groups=own) for own in (numbers, HABITAT)
+        FederatedMatrixImputer(0).fit(tables(), row_groups=own) for own in (numbers, HABITAT)
     )
     assert_array_equal(by_number.group_effects_, by_name.group_effects_)
-    with pytest.raises(TypeError, match="labels of one type in row_groups, got int, str"):
+    with pytest.raises(TypeError, match="row_groups to hold labels of one type .* got int, str"):
         FederatedMatrixImputer().fit(tables(), row_groups=[0, *HABITAT[1:].tolist()])
+    with pytest.raises(TypeError, match="row_groups to hold one label .* got the string 'habitat'"):
+        FederatedMatrixImputer().fit(tables(), row_groups="habitat")
+    with pytest.warns(UserWarning, match="row_groups holds 12 different numbers for 12 rows"):
+        FederatedMatrixImputer(0).fit(tables(), row_groups=ALTITUDE)
 
 
 def test_covariates_need_effects():

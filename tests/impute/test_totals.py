@@ -186,6 +186,8 @@ def test_groups_of_rows_sum_to_all():
     imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
     habitat = np.where(np.arange(15) % 3 == 0, "heath", "dunes")
     groups = imputer.totals(values, groups=habitat)
+    with pytest.raises(ValueError, match="Expected groups to hold one label for each of the 15"):
+        imputer.totals(values, groups=habitat[1:])
     whole = imputer.totals(values)
     assert list(groups) == ["dunes", "heath"]
     assert_allclose(groups["dunes"].imputed + groups["heath"].imputed, whole.imputed)
