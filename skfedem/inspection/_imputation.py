@@ -160,6 +160,7 @@ class ImputationDisplay:
         imputer: Any,
         X: MatricesLike | None = None,
         *,
+        offset: MatricesLike | None = None,
         kind: Literal["trend", "heatmap"] = "trend",
         row_order: Literal["total", "given"] = "total",
         max_rows: int = 300,
@@ -180,6 +181,8 @@ class ImputationDisplay:
             Fitted imputer; or a fitted Pipeline that ends in one, or a fitted search for one.
         X : list of clients, or array-like of shape (n_rows, n_columns), default=None
             Data that the imputer was fitted to. None: observed cells are not drawn.
+        offset : list of array-likes, or array-like, default=None
+            Offset of the fit, if it had one. All cells are drawn for one unit of effort.
         kind : {"trend", "heatmap"}, default="trend"
             What to draw, see the class.
         row_order : {"total", "given"}, default="total"
@@ -210,7 +213,7 @@ class ImputationDisplay:
         if column_labels is None:
             column_labels = known_labels(imputer, X)
         display = cls(
-            **matrix_summary(imputer, X, row_order, max_rows),
+            **matrix_summary(imputer, X, row_order, max_rows, offset),
             family=imputer._fitted_family,
             column_labels=column_labels,
             row_order=row_order,

@@ -14,7 +14,7 @@ from .._cells import distinct_cells
 from .._data.cells import read_cells
 from .._data.frame_labels import check_labels, fit_labels
 from .._data.tables import first_table
-from .._imputer.fitted_matrix import FittedMatrix
+from .._imputer.imputation import MatrixImputation
 from .._typing import FloatArray, IntArray, MatricesLike, RowsName
 from ..models.matrix.families import family_of
 
@@ -30,8 +30,11 @@ class Observed(NamedTuple):
     values: FloatArray
 
 
-def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
+def observed_cells(
+    imputer: MatrixImputation, X: MatricesLike, offset: MatricesLike | None = None
+) -> Observed:
     """Cells that at least one client observed; raise if they are not the data of the fit."""
+    imputer._check_offset(offset)
     shape = imputer._shape
     rows: RowsName = "shared" if imputer.row_offsets_ is None else "disjoint"
     data = read_cells(
@@ -39,6 +42,7 @@ def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
         X,
         shape=shape if imputer._has_triplets else None,
         family=family_of(imputer._fitted_family),
+        offset=offset,
     )
     if data.shape != shape:
         raise ValueError(
@@ -54,13 +58,13 @@ def observed_cells(imputer: FittedMatrix, X: MatricesLike) -> Observed:
     return Observed(sites, months, sums / np.bincount(cell, data.counts))
 
 
-def known_labels(imputer: FittedMatrix, X: MatricesLike | None) -> ArrayLike | None:
+def known_labels(imputer: MatrixImputation, X: MatricesLike | None) -> ArrayLike | None:
     """Column labels of a DataFrame (or a list of them), or else of the fit; may be None."""
     labels = getattr(first_table(X), "columns", None)
     return imputer._column_labels if imputer._has_triplets or labels is None else labels
 
 
-def totals(imputer: FittedMatrix) -> tuple[FloatArray, FloatArray]:
+def totals(imputer: MatrixImputation) -> tuple[FloatArray, FloatArray]:
     """Sums of the fitted means over all rows (n_columns,) and over all columns (n_rows,)."""
     n_rows, n_columns = imputer._shape
     over_rows, over_columns = np.zeros(n_columns), np.empty(n_rows)
@@ -76,7 +80,7 @@ def band_edges(n_rows: int, max_bands: int) -> IntArray:
     return np.linspace(0, n_rows, min(n_rows, max_bands) + 1).round().astype(np.intp)
 
 
-def fitted_bands(imputer: FittedMatrix, order: IntArray, edges: IntArray) -> FloatArray:
+def fitted_bands(imputer: MatrixImputation, order: IntArray, edges: IntArray) -> FloatArray:
     """Fitted means, averaged over the rows of each band, shape (n_bands, n_columns)."""
     means = [imputer.fitted_mean(rows=order[start:end]) for start, end in pairwise(edges)]
     return np.stack([band.mean(axis=0) for band in means])
@@ -97,10 +101,11 @@ def observed_bands(
 
 
 def matrix_summary(
-    imputer: FittedMatrix,
+    imputer: MatrixImputation,
     X: MatricesLike | None,
     row_order: Literal["total", "given"],
     max_rows: int,
+    offset: MatricesLike | None = None,
 ) -> dict[str, Any]:
     """Arrays for the constructor of ``ImputationDisplay``, by name."""
     trend, sizes = totals(imputer)
@@ -114,7 +119,7 @@ def matrix_summary(
         "unobserved_columns": imputer.unobserved_columns_,
     }
     if X is not None:
-        cells = observed_cells(imputer, X)
+        cells = observed_cells(imputer, X, offset)
         counts = np.bincount(cells.columns, minlength=n_columns)
         sums = np.bincount(cells.columns, cells.values, minlength=n_columns)
         summary["observed"] = observed_bands(cells, order, edges, n_columns)

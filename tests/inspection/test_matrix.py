@@ -40,6 +40,33 @@ def test_observed_cells(imputer):
     assert_allclose(got["observed_total"], total, **ROUNDING)
 
 
+def test_cells_are_drawn_for_one_unit_of_effort():
+    clients = counts_of_clients()
+    hours = [np.full(SHAPE, 1.0 + k) for k in range(len(clients))]
+    offset = [np.log(own) for own in hours]
+    fitted = FederatedMatrixImputer(1, family="poisson", max_iter=20, tol=0.1)
+    fitted.fit(clients, offset=offset)
+    birds = np.nansum(clients, axis=0)
+    effort = sum(own * ~np.isnan(table) for own, table in zip(hours, clients, strict=True))
+    display = ImputationDisplay.from_estimator(
+        fitted, clients, offset=offset, kind="heatmap", row_order="given"
+    )
+    rates = np.divide(birds, effort, out=np.full(SHAPE, NAN), where=effort > 0)
+    assert_allclose(display.observed, rates, **ROUNDING)
+    with pytest.raises(ValueError, match="Expected an offset, as the fit had one"):
+        ImputationDisplay.from_estimator(fitted, clients)
+
+
+def test_plots_of_fits_with_covariates(pyplot):
+    clients, rows, columns = counts_of_clients(), np.arange(SHAPE[0]), np.arange(SHAPE[1])
+    fitted = FederatedMatrixImputer(1, family="poisson", max_iter=20, tol=0.1).fit(
+        clients, row_covariates=rows, column_covariates=columns, row_groups=rows % 2
+    )
+    for kind in ("trend", "heatmap"):
+        display = ImputationDisplay.from_estimator(fitted, clients, kind=kind)
+        assert_allclose(display.trend, fitted.fitted_mean().sum(axis=0), **ROUNDING)
+
+
 def test_cells_of_a_huge_matrix_are_distinct():
     # Of these rows and columns, the products are no 32-bit integers.
     shape, rows, columns = (70_000, 70_000), [0, 40_000, 69_999], [5, 69_999, 1]
