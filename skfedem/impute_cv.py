@@ -184,7 +184,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
 
     The bits of the search's fits are in ``cv_results_``, those of the last fit in the ``history_``
     of ``best_estimator_``. The observed cells, row sums and column sums are counted with the first
-    fit of a path. :doc:`/what_leaves_a_client` says which messages are not counted.
+    fit of a path, and the messages for ``penalty_max_`` with that of the first path.
+    :doc:`/what_leaves_a_client` says which messages are not counted.
 
     Examples
     --------

@@ -22,9 +22,7 @@ from .._warnings import Advice, collect_warnings
 from ..clients.local import LocalClients
 from ..impute import FederatedMatrixImputer
 from ..models.matrix.families import family_of
-from ..models.matrix.start import cell_federation, low_rank_model, start_run
-from ..models.matrix.theta import zero_low_rank
-from ..models.matrix.thresholding import threshold_singular_values
+from ..models.matrix.start import cell_federation, largest_penalty, low_rank_model
 from .baselines import Baseline, Predicted, observed_to_expected, row_season_means
 from .held_out import Split, split_cells
 from .penalty_grid import Grid
@@ -42,23 +40,16 @@ _EPS = 64 * np.finfo(np.float64).eps
 _PATIENCE, _LEAST_PATIENCE = 0.3, 3
 
 
-def largest_penalty(
+def largest_of_path(
     imputer: FederatedMatrixImputer, cells: CellData, given: GivenCovariates = NO_COVARIATES
-) -> float:
-    """Smallest penalty whose low-rank part is 0: the largest singular value of the residuals.
-
-    The residuals are those of a fit with effects only, summed over the clients, which send them
-    once and uncompressed.
-    """
+) -> tuple[float, int]:
+    """Smallest penalty whose low-rank part is 0, and the bits that clients send for it."""
     federation = cell_federation(cells, imputer.client_weights)
     with Workers(1) as workers:
         clients = LocalClients(federation, workers)
         covariates = read_given(given, cells.shape, (None, None), imputer.effects).design
         model = low_rank_model(imputer, clients, cells.shape, covariates=covariates)
-        field, _ = clients.mean_field(model, start_run(model).parameters, 0.0)
-    matrix = model.pooled.support.matrix(model.scale * field)
-    low_rank, _ = threshold_singular_values(zero_low_rank(cells.shape), matrix, 0.0, 1)
-    return float(low_rank.singular_values.sum())
+        return largest_penalty(clients, model), clients.bits()[0]
 
 
 class Trial(NamedTuple):
@@ -114,7 +105,7 @@ def search_grid(
     imputer = clone(imputer).set_params(rows="shared", eval_every=None, verbose=0)
     n_jobs = n_workers(n_jobs, prefer="processes")
     splits = [split_cells(cells, folds == fold, given) for fold in range(folds.max() + 1)]
-    trials, largest, ridges = [], {}, grid.ridges
+    trials, largest, n_bits, ridges = [], {}, {}, grid.ridges
     # Arrays are not memory-mapped, because the next fit modifies those of the previous one. The
     # limit encloses all fits: in threads, the end of one would lift the limit for others.
     parallel = Parallel(n_jobs, batch_size=1, max_nbytes=None)
@@ -124,12 +115,15 @@ def search_grid(
             for rank, ridge in product(grid.ranks, ridges):
                 first = clone(imputer).set_params(rank=rank, effects_penalty=ridge)
                 if ridge not in largest:
-                    largest[ridge] = largest_penalty(first, cells, given)
+                    largest[ridge], n_bits[ridge] = largest_of_path(first, cells, given)
                 plans.append((first, grid.path(largest[ridge])))
             for start in range(0, len(plans), n_jobs):
                 group = plans[start : start + n_jobs]
                 trials += advance_together(group, splits, patience, parallel, verbose)
             ridges = grid.larger_ridges(max(ridges), trials[index_of_best(trials)].effects_penalty)
+        tried = [trial.effects_penalty for trial in trials]
+        for ridge in largest:  # with the first fits that begin there
+            trials[tried.index(ridge)].uplink_bits[0] += n_bits[ridge]
         baselines = [_effects_alone(imputer, list(largest), splits, parallel)]
     if period is not None:
         size = imputer.negative_binomial_size

@@ -24,7 +24,7 @@ from skfedem import (
     impute_cv,
 )
 from skfedem._penalty_search import penalty_path
-from skfedem._penalty_search.penalty_path import Trial, _ranking, index_of_best, largest_penalty
+from skfedem._penalty_search.penalty_path import Trial, _ranking, index_of_best, largest_of_path
 from skfedem.clients.local import LocalClients
 from watched import interrupted, library_threads
 
@@ -130,7 +130,8 @@ def test_the_penalty_on_the_effects_is_the_one_that_predicts_best(spread, best):
     for effects_penalty in search.effects_penalties:
         alone = clone(search).set_params(effects_penalties=[effects_penalty]).fit(clients)
         beginning = FederatedMatrixImputer(family="poisson", effects_penalty=effects_penalty)
-        assert alone.penalty_max_ == largest_penalty(beginning, observed_by(clients, "poisson"))
+        largest, _ = largest_of_path(beginning, observed_by(clients, "poisson"))
+        assert alone.penalty_max_ == largest
         here = search.cv_results_["param_effects_penalty"] == effects_penalty
         for name in ("param_penalty", "mean_test_score"):
             assert_array_equal(alone.cv_results_[name], search.cv_results_[name][here])
@@ -495,6 +496,11 @@ def test_which_messages_are_counted():
     has_set_up = results["param_penalty"] == 9.0
     assert_allclose(results["uplink_bits"][~has_set_up], of_rounds[~has_set_up], rtol=rounding)
     assert (results["uplink_bits"][has_set_up] > 1.1 * of_rounds[has_set_up]).all()
+    # The residuals that the largest penalty is found by, once: the ranks have it in common.
+    alone = FederatedMatrixImputerCV((2,), penalties=[9.0, 3.0, 1.0], **QUICK).fit(clients_of())
+    more = alone.cv_results_["uplink_bits"] - results["uplink_bits"][3:]
+    assert more[0] >= 64 * sum(np.isfinite(client).sum() for client in clients_of())
+    assert_array_equal(more[1:], 0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from skfedem._penalty_search.held_out import Split, Triplets, fold_of_cells, spl
 from skfedem._penalty_search.penalty_path import (
     advance_together,
     cv_results_of,
-    largest_penalty,
+    largest_of_path,
 )
 
 # Most paths are short here.
@@ -68,7 +68,7 @@ def test_the_low_rank_part_vanishes_from_the_largest_penalty_on(family, effects,
     clients[0][3:] = np.nan
     cells = observed_by(clients, family)
     options = {"family": family, "effects": effects, "client_weights": client_weights}
-    threshold = largest_penalty(FederatedMatrixImputer(**options), cells)
+    threshold, _ = largest_of_path(FederatedMatrixImputer(**options), cells)
     for factor, n_factors in ((1 + 1e-6, 0), (1 - 1e-3, 1)):
         imputer = FederatedMatrixImputer(None, penalty=factor * threshold, tol=1e-9, **options)
         assert len(imputer.fit(clients).singular_values_) == n_factors
@@ -131,7 +131,7 @@ def test_fits_down_the_path_are_those_from_nothing(family):
     observed = observed_by(clients_of(family), family)
     training, held_out = split_cells(observed, folds_of(observed, 4) == 0)
     beginning = FederatedMatrixImputer(family=family, effects_penalty=0.01)
-    threshold = largest_penalty(beginning, observed)
+    threshold, _ = largest_of_path(beginning, observed)
     imputer = FederatedMatrixImputer(None, family=family, warm_start=True, tol=1e-11, max_iter=2000)
     penalties = threshold * np.geomspace(1, 0.34, 8)
     n_rounds, n_rounds_cold = 0, 0

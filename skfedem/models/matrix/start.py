@@ -140,7 +140,13 @@ def low_rank_model(
 
 
 def with_automatic_penalty(clients: SetUp, model: LowRankModel) -> LowRankModel:
-    """Model with a quarter of the smallest penalty that makes the low-rank part 0.
+    """Model with a quarter of the smallest penalty that makes the low-rank part 0."""
+    penalty = _AUTOMATIC_SHARE * largest_penalty(clients, model)
+    return replace(model, pooled=model.pooled._replace(penalty=penalty))
+
+
+def largest_penalty(clients: SetUp, model: LowRankModel) -> float:
+    """Smallest penalty that makes the low-rank part 0.
 
     That is the largest singular value of the residuals of effects alone, which clients send once.
     """
@@ -153,8 +159,7 @@ def with_automatic_penalty(clients: SetUp, model: LowRankModel) -> LowRankModel:
     sums: Any = np.bincount(model.positions, shares * residuals, model.n_statistics)
     none = zero_low_rank(pooled.support.shape)
     low_rank, _ = threshold_singular_values(none, pooled.support.matrix(sums), 0.0, 1)
-    penalty = _AUTOMATIC_SHARE * float(low_rank.singular_values.sum())
-    return replace(model, pooled=pooled._replace(penalty=penalty))
+    return float(low_rank.singular_values.sum())
 
 
 def observed_support(
