@@ -70,8 +70,9 @@ figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
 band = {"color": "#0072B2", "alpha": 0.2, "linewidth": 0, "label": "95 % confidence"}
 axis.fill_between(index["column"], index["imputed_low"], index["imputed_high"], **band)
 axis.plot(index["column"], index["imputed"], color="#0072B2", marker="o", label="index")
-axis.set(xlabel="year", ylabel=f"index ({index['column'][0]} = 1)", ylim=(0, None))
-axis.set_title(f"{trend.multiplicative:.3f} ± {trend.multiplicative_error:.3f} a year")
+axis.set(xlabel="year", ylabel=f"index (year {index['column'][0]} = 1)", ylim=(0, None))
+change, error = trend.multiplicative - 1, trend.multiplicative_error
+axis.set_title(f"{trend.meaning}: {change:+.1%} ± {error:.1%} (standard error) a year")
 axis.legend(loc="lower right")
 axis.grid(alpha=0.3)
 if options.output:

@@ -1,9 +1,10 @@
 """
-Years and seasons of monthly counts
-===================================
+Winters and months of monthly counts
+====================================
 
-Counts of every month have an effect of the year and one of the calendar month: 20 + 12 numbers for
-240 columns, of which months that nobody visited borrow. The counts stay with the clients.
+Counts of every month have an effect of the winter, from July to June, and one of the calendar
+month: 21 + 12 numbers for 240 columns, of which months that nobody visited borrow. Calendar years
+would cut each winter flock in two. The counts stay with the clients.
 
 The counts are those of oystercatchers at 138 sites from 1995 to 2014 (R package rtrim) if
 ``oystercatcher_138x240.csv`` lies in the folder given by the environment variable ``SKFEDEM_DATA``
@@ -42,10 +43,11 @@ months = pd.period_range(first, periods=counts.shape[1], freq="M")
 regions = [counts[k::4] for k in range(4)]  # four clients with sites of their own
 
 # %%
-# Sites have effects of their own, and months those of their year and calendar month. Text becomes
-# indicators; the first year and January are the references.
+# Sites have effects of their own, and months those of their winter and calendar month. Text becomes
+# indicators; the first winter and January are the references.
 
-season = pd.DataFrame({"year": months.year.astype(str), "month": months.strftime("%m")})
+winter = (months - 6).year.astype(str)  # of the July that it begins in
+season = pd.DataFrame({"winter": winter, "month": months.strftime("%m")})
 imputer = FederatedMatrixImputer(
     rank=0, family="poisson", effects="rows", effects_penalty=0.01, rows="disjoint"
 )
@@ -67,14 +69,15 @@ figure, (left, right) = plt.subplots(
 )
 band = {"color": "#0072B2", "alpha": 0.25, "linewidth": 0, "label": "90 % confidence"}
 left.fill_between(time, table["model_low"] / 1e3, table["model_high"] / 1e3, **band)
-left.plot(time, table["model"] / 1e3, color="#0072B2", linewidth=1, label="year + month")
+left.plot(time, table["model"] / 1e3, color="#0072B2", linewidth=1, label="winter + month")
 left.set(ylabel="birds at all sites (thousands)", ylim=(0, None), xlabel="month")
 left.legend(loc="upper right")
 right.bar(range(12), of_month / of_month.mean(), color="#0072B2")
-right.set_xticks(range(0, 12, 2), list("JMMJSN"))
-right.set(ylabel="month / mean of months", xlabel="calendar month")
+right.set_xticks(range(12), list("JFMAMJJASOND"), fontsize="small")
+right.set(ylabel="birds, relative to the mean of months", xlabel="calendar month")
 for axis in (left, right):
     axis.grid(alpha=0.3)
+    axis.set_axisbelow(True)
 if options.output:
     figure.savefig(options.output, dpi=120)
 else:
