@@ -76,10 +76,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Distribution of a cell: numbers of variance 1 (mean ``theta``), 0 or 1 (log-odds ``theta``),
         or counts up to 1e13 (mean ``m = exp(theta)``), whose variance is m for "poisson", and
         ``m + m**2 / negative_binomial_size`` for "negative_binomial".
-    negative_binomial_size : float from 1e-6 to 1e9, or "auto", default="auto"
+    negative_binomial_size : float from 1e-12 to 1e12, or "auto", default="auto"
         Size k of negative binomial counts: ``size`` of R's ``dnbinom``, ``theta`` of MASS::glm.nb,
         ``1 / alpha`` of statsmodels. "auto" is the most likely size around effects alone, between
-        1e-6 and 1e6, for which clients send derivatives before the first round.
+        1e-6 and 1e6 for the mean effort, for which clients send derivatives before the first round.
     penalty : float or "auto", default="auto"
         Nuclear-norm penalty λ >= 0, on the scale of softImpute [2]_: the log-likelihood is a sum
         over observations, not a mean. "auto" is a quarter of the smallest penalty without low-rank

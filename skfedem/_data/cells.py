@@ -96,7 +96,7 @@ class CellReading(NamedTuple):
         missing = self.missing_values
         observations = observations_of_stacked(triplets, offsets, ids, self.shape, missing)
         check_values(observations, self.family, missing)
-        return _merged(observations, self.family, origin)
+        return _merged(observations, self.family, origin, merge=self.family.merges_visits)
 
 
 def read_cells(
@@ -163,7 +163,7 @@ def read_cells(
         )
     if origin is None:
         origin = mean_of_sums(_sums(observations), len(observations.values)) if from_mean else 0.0
-    return _merged(observations, family, origin, keep_observations)
+    return _merged(observations, family, origin, keep_observations, merge=family.merges_visits)
 
 
 def mean_of_sums(sums: FloatArray, n_observations: int | float) -> float:
@@ -268,7 +268,12 @@ def _check_features(estimator: BaseEstimator, table: Table, n_columns: int, *, r
 
 
 def _merged(
-    observations: Observations, family: Family, origin: float, keep_observations: bool = False
+    observations: Observations,
+    family: Family,
+    origin: float,
+    keep_observations: bool = False,
+    *,
+    merge: bool = True,
 ) -> CellData:
     """Sort each client's observations by cell, and merge those of the same cell."""
     offsets, shape = observations.offsets, observations.shape
@@ -287,7 +292,8 @@ def _merged(
         measures = family.log_base_measure(values - origin, effort)
         measures = np.bincount(owners, measures, len(counted))
         kept = (values if keep_observations else none, none if log_effort is None else log_effort)
-        cells = _means_of_cells(keys, values, log_effort, len(counted), shape)
+        starts = np.flatnonzero(np.diff(keys, prepend=-1)) if merge else np.arange(len(keys))
+        cells = _means_of_cells(keys, starts, values, log_effort, len(counted), shape)
         parts.append((*cells, measures, *kept))
     rows, columns, means, counts, n_observations, n_client_cells, base_measures, *kept_parts = map(
         np.concatenate, zip(*parts, strict=True)
@@ -328,18 +334,18 @@ def _sorted_by_cell(
 
 def _means_of_cells(
     keys: NDArray[np.int64],
+    starts: IntArray,
     values: FloatArray,
     log_effort: FloatArray | None,
     n_clients: int,
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], FloatArray, FloatArray, FloatArray, IntArray]:
-    """Rows, columns, means, efforts and numbers of observations with one key; clients' cells.
+    """Rows, columns, means, efforts and numbers of runs of observations; clients' cells.
 
     Poisson counts with the rate exp(θ) and efforts e have the likelihood of their sum, whose rate
     is exp(θ) times the sum of the efforts.
     """
     n_rows, n_columns = shape
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
     numbers = np.diff(starts, append=len(keys)).astype(np.float64)
     counts = numbers if log_effort is None else np.add.reduceat(np.exp(log_effort), starts)
     owners, cells = np.divmod(keys[starts], n_rows * n_columns)

@@ -75,6 +75,12 @@ def replicates(
 ) -> list[Replicate]:
     """Fits to data drawn with each seed; ``data`` has all observations."""
     lines = _lines(data)
+    n_units = {"rows": len(np.unique(lines.rows)), "clients": len(np.unique(lines.owners))}
+    if n_units.get(unit, 2) < 2:
+        raise ValueError(
+            f"Expected at least two {unit} with observations for errors={unit!r}, got one. Draw "
+            "observations (errors='parametric')."
+        )
     means = imputer.fitted_mean()
     with collect_warnings():
         fits = Parallel(n_jobs)(

@@ -222,6 +222,21 @@ def numbers_of_groups(
     return labels.tolist(), np.where(selected, numbers, -1)
 
 
+def observed_groups(
+    names: list[Any], numbers: IntArray, data: CellData
+) -> tuple[list[Any], IntArray]:
+    """The same of groups with an observed row; -1 for rows without an observed cell as well."""
+    is_observed = np.zeros(len(numbers), dtype=bool)
+    is_observed[data.rows] = True
+    kept, numbers = np.unique(np.where(is_observed, numbers, -1), return_inverse=True)
+    if kept[-1] < 0:
+        raise ValueError(
+            "Expected rows with an observed cell to sum over, got none. Choose others."
+        )
+    n_left_out = int(kept[0] < 0)
+    return [names[k] for k in kept[n_left_out:]], numbers - n_left_out
+
+
 def totals_of_groups(
     clients: SetUp,
     observed: Observed,

@@ -11,13 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._data.cells import CellData, read_cells
 from .._data.matrices import checked_index
-from .._error_messages import plural
+from .._error_messages import label_repr, plural
 from .._parameters import check_choice, check_counts, check_number
 from .._random import seeds_of_runs
-from .._typing import FloatArray, MatricesLike, Seed
+from .._typing import FloatArray, IntArray, MatricesLike, Seed
+from .._warnings import warn
 from .bootstrap import Replicate, Unit, domain_of_dispersion, draw, drawn_totals, replicates
 from .imputation import MatrixImputation
-from .totals import Totals, estimated_totals, numbers_of_groups
+from .totals import Totals, estimated_totals, numbers_of_groups, observed_groups
 
 
 class MatrixWithErrors(MatrixImputation):
@@ -63,7 +64,8 @@ class MatrixWithErrors(MatrixImputation):
             Positions of rows to sum over, and of columns; None for all. Rows without an observed
             cell are left out.
         groups : array-like of shape (n_rows,), default=None
-            Label of each row of the matrix, for totals by group.
+            Label of each row of the matrix, for totals by group. Groups without an observed cell
+            are left out.
         interval : float in (0, 1), default=0.95
             Coverage of the confidence limits.
         errors : {"equations", "parametric", "rows", "clients"}, default="equations"
@@ -96,7 +98,7 @@ class MatrixWithErrors(MatrixImputation):
         TypeError, ValueError
             If X is not the data of the fit; or, with estimating equations, if the fit has a
             low-rank part or lacks effects, or rows and columns fall into parts without a common
-            cell.
+            cell; or if there are fewer than two rows or clients to draw from.
 
         Warns
         -----
@@ -105,7 +107,7 @@ class MatrixWithErrors(MatrixImputation):
         UserWarning
             If more than 5 % of a total is the mean of a single missing cell, in a row with fewer
             than three observed cells, or more than four times the mean of any observed cell
-            of the row.
+            of the row; or if a group of ``row_groups`` has no observation in a column.
 
         References
         ----------
@@ -121,7 +123,10 @@ class MatrixWithErrors(MatrixImputation):
         labels = labels[0], None if labels[1] is None else labels[1][selected]
         if errors == "equations":
             self._check_effects_alone()
-            data = self._data_of_fit(X, clients, offset)
+        data = self._data_of_fit(X, clients, offset)
+        names, numbers = observed_groups(names, numbers, data)
+        if errors == "equations":
+            self._warn_of_unknown_columns(data, numbers, selected)
             by_group = self.column_effects_
             if self.group_effects_ is not None:
                 by_group = by_group + self.group_effects_
@@ -141,7 +146,6 @@ class MatrixWithErrors(MatrixImputation):
         else:
             dispersion = self.dispersion_ if overdispersion else 1.0
             dispersion = domain_of_dispersion(self._fitted_family, dispersion)
-            data = self._data_of_fit(X, clients, offset)
             fits = self._replicates(data, errors, dispersion, n_draws, random_state, n_jobs)
             found = drawn_totals(self, data, fits, dispersion, numbers, selected, labels, interval)
         return found[0] if groups is None else dict(zip(names, found, strict=True))
@@ -214,6 +218,25 @@ class MatrixWithErrors(MatrixImputation):
         np.add.at(sums, cells, data.counts * data.values)
         matrices[:, counts > 0] = sums[counts > 0] / counts[counts > 0]
         return matrices
+
+    def _warn_of_unknown_columns(
+        self, data: CellData, numbers: IntArray, columns: IntArray
+    ) -> None:
+        """Warn if a group of row_groups has no observation in a column that others have."""
+        groups = self._covariates.numbers
+        seen = np.zeros((int(groups.max()) + 1, self._shape[1]), dtype=bool)
+        seen[groups[data.rows], data.columns] = True
+        seen = seen[np.unique(groups[numbers >= 0])][:, columns]
+        missing = np.argwhere(seen.any(axis=0) & ~seen)
+        if len(missing):
+            group, column = missing[0]
+            label = self.row_groups_[np.unique(groups[numbers >= 0])[group]]
+            warn(
+                f"Group {label_repr(label)} of row_groups has no observation in column "
+                f"{columns[column]}, whose effect there and total are unknown (NaN): draw rows, "
+                "clients or observations, or leave such columns out.",
+                UserWarning,
+            )
 
     def _check_effects_alone(self) -> None:
         if self._fitted_family == "negative_binomial":

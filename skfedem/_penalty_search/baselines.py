@@ -89,7 +89,7 @@ def _size(train: Triplets, family: Family, means: FloatArray, period: int) -> fl
         terms = size_log_likelihood(train.table[:, 2], effort, natural, size)
         return float(terms[1].sum()), float(terms[2].sum())
 
-    return most_likely_size(derivatives)
+    return most_likely_size(derivatives, float(effort.mean()))
 
 
 def _row_season_means(train: Triplets, family: Family, period: int) -> FloatArray:

@@ -178,7 +178,11 @@ def _labels(plan: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
 def _completed_rows(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
     """Sites where this client was, with fitted means in place of missing cells."""
     data, filled = _own_cells(plan, X), np.asarray(estimator.fitted_mean())
-    filled[data.rows, data.columns] = data.values
+    cells, efforts = (data.rows, data.columns), np.zeros_like(filled)
+    sums = np.zeros_like(filled)
+    np.add.at(efforts, cells, data.counts)
+    np.add.at(sums, cells, data.counts * data.values)
+    np.divide(sums, efforts, out=filled, where=efforts > 0)
     visited = np.unique(data.rows)
     names = [range(size) if isinstance(size, int) else size for size in plan["shape"]]
     columns = zip(names[1], filled[visited].T, strict=True)

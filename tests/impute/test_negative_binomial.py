@@ -246,3 +246,31 @@ def test_resumed_and_continued(tmp_path):
         got = FederatedMatrixImputer(**settings).fit(tables(), resume_from=tmp_path / "fit")
     assert_array_equal(got.fitted_mean(), want.fitted_mean())
     assert got.negative_binomial_size_ == want.negative_binomial_size_
+
+
+def test_observations_count_alike_whoever_made_them():
+    generator = np.random.default_rng(0)
+    means = np.exp(generator.normal(1.5, 0.7, (20, 1)) + generator.normal(0, 0.5, (1, 6)))
+    visits = generator.negative_binomial(1.5, 1.5 / (1.5 + means), (4, 20, 6)).astype(float)
+    settings = dict(rank=0, family="negative_binomial", effects_penalty=0, tol=1e-10)
+    alone, apart = (FederatedMatrixImputer(**settings).fit(X) for X in ([visits], list(visits)))
+    assert_allclose(alone.negative_binomial_size_, apart.negative_binomial_size_, rtol=1e-6)
+    assert_allclose(alone.fitted_mean(), apart.fitted_mean(), rtol=1e-5)
+    ridge = 1e-7 / 2 * sum((own**2).sum() for own in (alone.row_effects_, alone.column_effects_))
+    for imputer, X in ((alone, [visits]), (apart, list(visits))):
+        assert_allclose(imputer.objective_ - ridge, -imputer.score(X) * visits.size, rtol=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e7])
+def test_the_unit_of_effort_does_not_matter(unit):
+    generator = np.random.default_rng(0)
+    effort = np.exp(generator.normal(0, 0.5, (20, 8)))
+    counts = generator.negative_binomial(1.5 * effort, 0.2).astype(float)
+    settings = dict(rank=0, family="negative_binomial", effects_penalty=0, tol=1e-10)
+    by_one, by_unit = (
+        FederatedMatrixImputer(**settings).fit(counts, offset=np.log(own))
+        for own in (effort, effort * unit)
+    )
+    # With the intercept, effects of a ridge of 1e-7 hardly change.
+    assert_allclose(by_unit.negative_binomial_size_ * unit, by_one.negative_binomial_size_, 1e-4)
+    assert_allclose(by_unit.fitted_mean() * unit, by_one.fitted_mean(), rtol=1e-4)

@@ -370,3 +370,43 @@ def test_groups_in_parts_are_refused():
     imputer = FederatedMatrixImputer(**EFFECTS).fit(values, row_groups=["a", "a", "b", "b"])
     with pytest.raises(ValueError, match="got 3 parts .* not the 2 groups of rows"):
         imputer.totals(values)
+
+
+def counts_of_sites(n_rows=20):
+    return np.random.default_rng(3).poisson(5.0, (n_rows, 6)).astype(float)
+
+
+@pytest.mark.parametrize("errors", ["equations", "rows"])
+def test_groups_without_an_observed_row_are_left_out(errors):
+    counts = counts_of_sites()
+    counts[[4, 5]] = np.nan
+    groups = np.repeat(["a", "b", "c"], [4, 2, 14])
+    imputer = FederatedMatrixImputer(0, family="poisson").fit(counts)
+    options = {"errors": errors, "n_draws": 3, "random_state": 0}
+    totals = imputer.totals(counts, groups=groups, **options)
+    assert [*totals] == ["a", "c"]
+    whole = imputer.totals(counts, **options)
+    assert_allclose(sum(own.model for own in totals.values()), whole.model)
+    assert [*imputer.totals(counts, groups=groups, rows=[0, 4, 7], **options)] == ["a", "c"]
+    for rows in ([4], []):
+        with pytest.raises(ValueError, match="rows with an observed cell to sum over, got none"):
+            imputer.totals(counts, rows=rows, groups=groups, **options)
+
+
+@pytest.mark.parametrize(("errors", "counts"), [("clients", 20), ("rows", 1)])
+def test_nothing_is_drawn_from_one(errors, counts):
+    counts = counts_of_sites(counts)
+    imputer = FederatedMatrixImputer(0, family="poisson", effects="columns").fit(counts)
+    with pytest.raises(ValueError, match=f"at least two {errors} with observations"):
+        imputer.totals(counts, errors=errors, n_draws=3)
+
+
+def test_a_group_of_rows_without_observations_in_a_column_is_named():
+    counts = counts_of_sites()
+    counts[0, 2] = np.nan
+    imputer = FederatedMatrixImputer(0, family="poisson")
+    imputer.fit(counts, row_groups=["meadow"] + ["wood"] * 19)
+    with pytest.warns(UserWarning, match="Group 'meadow' of row_groups .* in column 2"):
+        totals = imputer.totals(counts)
+    assert np.isnan(totals.model).tolist() == [False, False, True, False, False, False]
+    imputer.totals(counts, columns=[0, 1, 3])  # without a warning

@@ -29,7 +29,7 @@ def codes_to_bytes(codes: IntArray, shape: tuple[int, int]) -> bytes:
 
 
 def codes_from_bytes(data: bytes, n_codes: int, shape: tuple[int, int]) -> IntArray:
-    """Inverse of ``codes_to_bytes``; ValueError if they are not increasing codes of cells."""
+    """Inverse of ``codes_to_bytes``; ValueError if they are no sorted codes of cells."""
     length = _code_length(shape)
     if len(data) != -(-n_codes * length // 8):
         raise ValueError("length")
@@ -38,7 +38,7 @@ def codes_from_bytes(data: bytes, n_codes: int, shape: tuple[int, int]) -> IntAr
         raise ValueError("codes of cells")
     own = bits[: n_codes * length].reshape(n_codes, length).astype(np.int64)
     codes: IntArray = own @ (1 << np.arange(length, dtype=np.int64))
-    if (np.diff(codes) <= 0).any() or (n_codes and codes[-1] >= shape[0] * shape[1]):
+    if (np.diff(codes) < 0).any() or (n_codes and codes[-1] >= shape[0] * shape[1]):
         raise ValueError("codes of cells")
     return codes
 

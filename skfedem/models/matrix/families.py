@@ -61,6 +61,11 @@ class Family(NamedTuple):
         """Whether observations are counts, with the log link."""
         return self.name in ("poisson", "negative_binomial")
 
+    @property
+    def merges_visits(self) -> bool:
+        """Whether a fit may read several observations of a cell by a client as their mean."""
+        return self.name != "negative_binomial"  # whose size also depends on each of them
+
 
 _GAUSSIAN_LOG_NORMALIZER = -0.5 * float(np.log(2 * np.pi))
 

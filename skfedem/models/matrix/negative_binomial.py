@@ -60,15 +60,17 @@ def size_log_likelihood(
     return measures, slopes, curvatures
 
 
-def most_likely_size(derivatives: Callable[[float], tuple[float, float]]) -> float:
-    """Size where the first of two derivatives is 0, between 1e-6 and 1e6.
+def most_likely_size(
+    derivatives: Callable[[float], tuple[float, float]], effort: float = 1.0
+) -> float:
+    """Size where the first of two derivatives is 0, between 1e-6 and 1e6 for this effort.
 
     ``derivatives`` fits everything else for a size; this has little influence on the size, so
     that steps are almost Newton's.
     """
     log_size = 0.0
     for _ in range(_SEARCH.max_iter):
-        size = float(np.exp(log_size))
+        size = float(np.exp(log_size)) / effort
         slope, curvature = derivatives(size)
         slope, curvature = size * slope, size**2 * curvature + size * slope  # by log k
         limit = _SEARCH.largest_step
@@ -79,4 +81,4 @@ def most_likely_size(derivatives: Callable[[float], tuple[float, float]]) -> flo
         change, log_size = abs(after - log_size), after
         if change <= _SEARCH.tolerance:
             break
-    return float(np.exp(log_size))
+    return float(np.exp(log_size)) / effort

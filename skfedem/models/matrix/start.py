@@ -77,10 +77,10 @@ class MatrixParameters:
 
 
 def check_negative_binomial_size(size: object) -> None:
-    """Raise unless a size is "auto" or a number from 1e-6 to 1e9."""
+    """Raise unless a size is "auto" or a number from 1e-12 to 1e12."""
     if not is_auto(size):
         hint = 'Use "auto" to estimate it, and family="poisson" for an infinite size.'
-        check_number("negative_binomial_size", size, low=1e-6, high=1e9, hint=hint)
+        check_number("negative_binomial_size", size, low=1e-12, high=1e12, hint=hint)
 
 
 def low_rank_model(
@@ -272,7 +272,8 @@ def _with_trials(
         moments = shares @ clients.gather(messages.size_moments, size, natural).reshape(-1, 3)
         return moments[1], moments[2]
 
-    size = most_likely_size(derivatives) if size is None else size
+    if size is None:
+        size = most_likely_size(derivatives, float(pooled.support.counts.mean()))
     derivatives(size)
     return of_size(size), float(moments[0])
 
