@@ -18,7 +18,7 @@ from .._data.features import check_columns_of_fit, features_of, store
 from .._data.tables import first_table, is_client_list
 from .._data.targets import stacked_targets, targets_of_rows
 from .._estimators.fit import fit
-from .._federation import Federation
+from .._federation import Elsewhere, Federation
 from .._parameters import read_parameters, unfitted
 from .._rows import LabelledRows, precision_of
 from .._typing import ClientsLike, FilePath, FloatArray, RowWeights
@@ -28,7 +28,7 @@ from ..solvers._fitted_state import FittedState
 from .fit_steps import NetworkFit
 from .fitted import FittedNetwork
 from .outcome import naming_clients
-from .run import Units, in_units, units_of, with_known_clients
+from .run import Units, in_units, moments_of, units_of, with_known_clients
 from .settings import check_parameters
 
 Targets = Any
@@ -137,9 +137,15 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             client_weights=settings.client_weights,
             drop_equal_weights=True,
         )
-        is_classes = self._loss == "log_loss"
-        y = stacked_targets(X, y, classes=is_classes, clients=clients, sample_weight=sample_weight)
-        federation, n_outputs, known, units = self._labelled(federation, y, memory is not None)
+        if isinstance(X, Elsewhere):
+            n_outputs, known, units = X.read()
+            federation = federation._replace(rows=LabelledRows(federation.rows, np.empty(0)))
+        else:
+            is_classes = self._loss == "log_loss"
+            y = stacked_targets(
+                X, y, classes=is_classes, clients=clients, sample_weight=sample_weight
+            )
+            federation, n_outputs, known, units = self._labelled(federation, y, memory is not None)
         if in_stream:
             settings.checkpoint = None
             if memory is not None:
@@ -165,7 +171,7 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         """Parameters, once they are valid, there are targets, and X has the columns of the fit."""
         self._check_own_parameters()
         check_parameters(self)
-        if y is None:
+        if y is None and not isinstance(X, Elsewhere):
             raise ValueError(
                 f"Expected targets: {type(self).__name__} requires y to be passed, but the target "
                 "y is None. Give one for each row of X."
@@ -182,7 +188,11 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
         targets, n_outputs, known = self._encoded(y, continued)
         units = None
         if self._loss == "squared_error":
-            units = self._units if continued else units_of(federation, targets)
+            units = (
+                self._units
+                if continued
+                else units_of(federation.weights, moments_of(federation, targets))
+            )
             targets = in_units(targets, units).astype(precision_of(federation.rows), copy=False)
         rows = LabelledRows(federation.rows, targets)
         return federation._replace(rows=rows), n_outputs, known, units

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._federation import Federation, weights_of_clients
+from .._history import FLOAT_BITS
 from .._typing import FloatArray
 from ..clients.local import SetUpMessage
 from ..models._base import Start
@@ -28,13 +29,32 @@ class Units(NamedTuple):
     scale: float
 
 
-def units_of(federation: Federation, targets: FloatArray) -> Units:
-    """Units from the mean and the variance of all targets, of shape (n_samples, n_outputs)."""
-    weights = np.repeat(federation.row_weights, federation.lengths)
-    if federation.sample_weight is not None:
-        weights = weights * federation.sample_weight.values
-    mean = weights @ targets
-    variance = float((weights @ (targets - mean) ** 2).sum() / targets.shape[1])
+def moments_of(federation: Federation, targets: FloatArray) -> FloatArray:
+    """Mean of each output, and mean square of the deviations, of each client's rows.
+
+    From targets of shape (n_samples, n_outputs) to moments of shape (n_clients, n_outputs + 1).
+    """
+    lengths, n_clients = federation.lengths, federation.n_clients
+    owners = np.repeat(np.arange(n_clients), lengths)
+    weights = 1.0 if federation.sample_weight is None else federation.sample_weight.values
+
+    def means(values: FloatArray) -> FloatArray:
+        # ``bincount`` adds up row by row, so that a sum does not depend on the other clients.
+        sums = [np.bincount(owners, weights * own, n_clients) for own in values.T]
+        return np.stack(sums, axis=1) / federation.totals[:, None]
+
+    first = targets[federation.offsets[:-1]]
+    mean = first + means(targets - np.repeat(first, lengths, axis=0))
+    squares = ((targets - np.repeat(mean, lengths, axis=0)) ** 2).sum(axis=1, keepdims=True)
+    return np.concatenate([mean, means(squares)], axis=1)
+
+
+def units_of(weights: FloatArray, moments: FloatArray) -> Units:
+    """Units from the mean and the variance of all targets, by the weights w_i of the clients."""
+    means, squares = moments[:, :-1], moments[:, -1]
+    mean = means[0] + weights @ (means - means[0])
+    total = weights @ (squares + ((means - mean) ** 2).sum(axis=1))
+    variance = float(total) / len(mean)
     return Units(mean, variance**0.5 if variance > 0 else 1.0)
 
 
@@ -49,9 +69,9 @@ def first_start(problem: Problem, clients: Clients, units: Units | None) -> Star
     centres = np.tile(model.network.initial(seed), (model.prior.n_models, 1))
     if units is None:
         return start_at(model, centres)
-    # A sum for each output, and a sum of squares; the mean and the scale come back.
+    # A mean for each output, and one of squares; the mean and the scale of all come back.
     n_clients = problem.sizes.n_clients
-    n_bits = 32 * (len(units.mean) + 1) * n_clients
+    n_bits = FLOAT_BITS * (len(units.mean) + 1) * n_clients
     clients.messages.append(SetUpMessage("units_of_targets", n_clients, n_bits, n_bits))
     return start_at(model, centres)
 

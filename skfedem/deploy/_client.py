@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,97 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._data.frame_labels import sizes_of_shape
 from .._error_messages import repr_of
-from .._federation import ClientRows, Federation
 from .._parallel import single_threaded_libraries
 from .._parameters import check_number
 from .._random import seeds_of_runs
 from .._serialization import from_bytes, to_bytes
 from .._typing import FilePath, Table
-from ..clients.group import client_half, encoded
-from ..solvers._from_parameters import SOLVERS
-from ..solvers.base import Broadcast, ClientGroup, Solver, Task
-from ..solvers.server import message_units_of
 from ._functions import with_function
+from ._local_answers import Held, LocalAnswers, Policy
 from ._messages import NEVER, Kind, Message, Refused, digest_of, mark_of, seal, unseal
-from ._questions import SET_UP, message_to_bytes
-from ._readers import OwnTable, fitted_of, reader_of
+from ._readers import fitted_of, reader_of
 from ._storage import write
-from ._tables import check_columns, columns_to_bytes
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the owner of a table allows a server to ask.
-
-    Parameters
-    ----------
-    min_rows : int, default=10
-        Smallest table that takes part: statistics of few rows reveal them.
-    max_rounds : int, default=500
-        Largest number of rounds that are answered.
-    allow_init : tuple of str, default=("kmeans", "random")
-        Values of ``init_params`` that are answered; the others reveal rows.
-    allow_estimators : tuple of str or None, default=None
-        Names of estimators; None for all.
-    """
-
-    min_rows: int = 10
-    max_rounds: int = 500
-    allow_init: tuple[str, ...] = ("kmeans", "random")
-    allow_estimators: tuple[str, ...] | None = None
-
-
-# Where messages and models of an estimator are defined.
-_PACKAGES = {
-    "FederatedGaussianMixture": ("skfedem.models.mixture.",),
-    "FederatedMatrixImputer": ("skfedem.models.matrix.", "skfedem._imputer."),
-    "FederatedNonlinearMixedEffects": ("skfedem.models.mixed_effects.", "skfedem._mixed_effects."),
-    "FederatedStandardScaler": ("skfedem.preprocessing.",),
-    "FederatedPCA": ("skfedem.preprocessing.",),
-}
-
-
-def _check_asked(held: Held, asked: Any) -> None:
-    """Refuse what the estimator of the plan, which the owner has allowed, does not ask."""
-    assert held.plan is not None  # a plan was agreed on
-    if not asked.__module__.startswith(_PACKAGES[held.plan["estimator"]]):
-        raise Refused(f"question: {held.plan['estimator']} does not ask this")
-
-
-class Held(NamedTuple):
-    """State of a client; a phase replaces it when the server has used the reply.
-
-    Attributes
-    ----------
-    mark : int
-        Mark of the last reply that the server has used.
-    plan : dict or None
-        What the server wants to fit, with the parameters and the roster.
-    agreed : dict
-        What follows from the facts that all clients sent of their tables.
-    start : int
-        Number of the start, as an estimator may have several.
-    n_rounds : int
-        Number of rounds answered.
-    solver : str or None
-    task : Task or None
-    controls : ndarray
-        V_i.
-    states : tuple
-        What else the solver keeps.
-    """
-
-    mark: int = NEVER
-    plan: dict[str, Any] | None = None
-    agreed: dict[str, Any] = {}
-    start: int = 0
-    n_rounds: int = 0
-    solver: str | None = None
-    task: Task | None = None
-    controls: NDArray[Any] = np.empty(0)
-    states: tuple[Any, ...] = ()
 
 
 class Prepared(NamedTuple):
@@ -162,13 +80,12 @@ class Client:
             check_number("seed", seed, kind=Integral, low=0, high=2**32 - 1)
         self.name, self.policy, self.over = name, policy or Policy(), False
         self.has_ended = False  # whether the last request said so
-        self._X, self._key, self._folder, self._model = X, key, Path(state), model
+        self._key, self._folder = key, Path(state)
         self._own_seed = secrets.randbits(128) if seed is None else None
         self._seed = seed
         self._run = self._lost = b""
         self._held, self._prepared = Held(), None
-        self._read: tuple[dict[str, Any], OwnTable] | None = None
-        self._federation: tuple[dict[str, Any], Federation] | None = None
+        self._answers = LocalAnswers(name, X, self.policy, model, self._seed_of)
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._folder / "client").exists():
             self._load()
@@ -206,6 +123,8 @@ class Client:
     def result(self) -> Any:
         """The fitted estimator, without what it knows of other clients and of the fit's course.
 
+        A network has this client's own model, ``predict([X], personal=True)``.
+
         Raises
         ------
         ValueError
@@ -214,8 +133,9 @@ class Client:
         plan, path = self._held.plan, self._folder / "result"
         if not self.over or plan is None or not path.exists():
             raise ValueError("Expected a fit that has ended well, got none. See the log.")
-        told, table = from_bytes(path.read_bytes()), self._table(plan)
-        return fitted_of(with_function(plan, self._model), told, table)
+        told, table = from_bytes(path.read_bytes()), self._answers.table(plan)
+        plan, held = with_function(plan, self._answers.model), self._held
+        return fitted_of(plan, told, table, held.agreed, held.states)
 
     def personal_result(self) -> dict[str, Any] | None:
         """What the fit says of this client's own rows, which stays here.
@@ -223,8 +143,9 @@ class Client:
         Returns
         -------
         columns : dict of array-likes, or None
-            Of a matrix, the sites where this client was, with their missing cells filled; None for
-            estimators that say nothing of single rows.
+            Of a matrix, the sites where this client was, with their missing cells filled; of a
+            population, the parameters of its subjects; of a network, the predictions of the
+            client's own model. None for estimators that say nothing of single rows.
 
         Raises
         ------
@@ -233,8 +154,9 @@ class Client:
         """
         estimator, plan = self.result(), self._held.plan
         assert plan is not None  # there is a result
-        personal, plan = reader_of(plan["estimator"]).personal, with_function(plan, self._model)
-        return None if personal is None else personal(estimator, plan, self._X)
+        personal = reader_of(plan["estimator"]).personal
+        plan = with_function(plan, self._answers.model)
+        return None if personal is None else personal(estimator, plan, self._answers.X)
 
     # ---- phases
 
@@ -290,8 +212,8 @@ class Client:
         question = from_bytes(asked.body)
         with single_threaded_libraries():
             if question.get("again"):
-                held = self._again(held, question["again"])
-            body, after = self._compute(question, held)
+                held = self._answers.again(held, question["again"])
+            body, after = self._answers.compute(question, held)
         assert after.plan is not None  # else, the server was told that the state is lost
         if after.plan["roster"].index(self.name) != asked.client:
             raise Refused("sender")
@@ -312,132 +234,6 @@ class Client:
     def _sealed(self, asked: Message, kind: Kind, body: bytes) -> bytes:
         """Bytes of a message that changes nothing."""
         return seal(asked._replace(kind=kind, body=body), self._key)
-
-    # ---- questions
-
-    def _compute(self, question: dict[str, Any], held: Held) -> tuple[bytes, Held]:
-        """Body of the reply to a question, and the state after it."""
-        match question["ask"]:
-            case "plan":
-                return self._agree(held, question["plan"])
-            case "table":
-                return b"", held._replace(agreed=question["agreed"])
-            case "set-up":
-                return self._set_up(question, held), held._replace(start=question["start"])
-            case "task":
-                return b"", self._join(held, question)
-            case "field" | "evaluation":
-                return self._field(held, **question["arguments"])
-            case "round":
-                return self._round(held, question["arguments"])
-        raise Refused(f"question: {question['ask']!r} is unknown")
-
-    def _agree(self, held: Held, plan: dict[str, Any]) -> tuple[bytes, Held]:
-        """Compare a plan with the policy and the table; numbers of rows, names of columns."""
-        policy, parameters = self.policy, plan["parameters"]
-        allowed = policy.allow_estimators
-        if allowed is not None and plan["estimator"] not in allowed:
-            raise Refused(f"policy: {plan['estimator']} is not allowed")
-        if (parameters.get("max_iter") or 0) > policy.max_rounds:
-            raise Refused(f"policy: expected at most {policy.max_rounds} rounds")
-        table = self._table(plan)
-        if table.n_rows < policy.min_rows:
-            raise Refused(f"policy: the table has less than {policy.min_rows} rows")
-        check_columns(plan["features"], table.columns)
-        facts = table.facts.astype("<f8").tobytes()
-        return facts + columns_to_bytes(table.n_rows, table.columns), held._replace(plan=plan)
-
-    def _table(self, plan: dict[str, Any]) -> OwnTable:
-        """Table of this client, as the estimator reads it."""
-        if self._read is None or self._read[0] is not plan:
-            reader = reader_of(plan["estimator"])
-            self._read = plan, reader.read(with_function(plan, self._model), self._X)
-            self._federation = None
-        return self._read[1]
-
-    def _set_up(self, question: dict[str, Any], held: Held) -> bytes:
-        """Message before the first round."""
-        known = SET_UP.get(question["message"])
-        if known is None:
-            raise Refused(f"question: message {question['message']!r} is unknown")
-        if known.init and known.init not in self.policy.allow_init:
-            raise Refused(f"policy: init_params={known.init!r} is not allowed")
-        _check_asked(held, known.message)
-        names = [*inspect.signature(known.message).parameters][1:]
-        arguments = dict(zip(names, question["arguments"], strict=True))
-        if "seed" in arguments:
-            arguments["seed"] = self._seed_of(question["start"])
-            if known.init == "kmeans":
-                arguments["seed"] %= 2**32  # the largest that scikit-learn accepts
-        assert held.plan is not None  # a plan was agreed on
-        complete = self._table(held.plan).complete
-        arguments = {name: complete(own) for name, own in arguments.items()}
-        sent = known.message(self._rows(held), **arguments)
-        if known.gathered:
-            return known.gathered.encode(sent, sizes_of_shape(held.plan["shape"]))
-        return np.ascontiguousarray(sent[0], "<f8").tobytes()
-
-    def _join(self, held: Held, question: dict[str, Any]) -> Held:
-        """Agree on solver and task; the state is that before the first round."""
-        _check_asked(held, type(question["task"].model))
-        start = question["start"]
-        held = held._replace(start=start, solver=question["solver"])
-        held = held._replace(task=question["task"]._replace(seed=self._seed_of(start)))
-        solver, task = self._joined(held)
-        federation = self._rows(held).federation
-        vectors = task.model.vectors(federation)
-        controls = vectors.zeros() if task.has_controls else np.empty(0)
-        states = tuple(solver.init(task, federation))
-        return held._replace(controls=controls, states=states)
-
-    def _again(self, held: Held, told: dict[str, Any]) -> Held:
-        """State of a client that starts afresh while others go on."""
-        _, held = self._agree(held, told["plan"])
-        held = held._replace(agreed=told["agreed"])
-        return held if told["task"] is None else self._join(held, told)
-
-    def _field(
-        self, held: Held, parameters: Any, reference: Any, initial: bool
-    ) -> tuple[bytes, Held]:
-        """h_i(Ŝ) and the mean log-likelihood; V_i := h_i(Ŝ) if ``initial``."""
-        rows, (_, task) = self._rows(held), self._joined(held)
-        estimate = task.model.all_rows(rows.federation, parameters, rows.clients)
-        assert estimate.log_likelihood is not None  # all rows were read
-        field = estimate.statistics - reference
-        body = np.append(estimate.log_likelihood, field).astype("<f8").tobytes()
-        return body, held._replace(controls=field) if initial else held
-
-    def _round(self, held: Held, told: dict[str, Any]) -> tuple[bytes, Held]:
-        """The client's half of a round."""
-        if held.n_rounds >= self.policy.max_rounds:
-            raise Refused(f"policy: {held.n_rounds} rounds were answered")
-        rows, (solver, task) = self._rows(held), self._joined(held)
-        states = type(solver.init(task, rows.federation))(*held.states)
-        broadcast = Broadcast(**told, message_units=message_units_of(task, told["parameters"]))
-        group = ClientGroup(*rows, held.controls, states)
-        message, controls, states = client_half(solver, task, broadcast, group)
-        sent = encoded(solver, task, broadcast, message)
-        after = held._replace(n_rounds=held.n_rounds + 1, controls=controls, states=tuple(states))
-        return message_to_bytes(sent), after
-
-    def _joined(self, held: Held) -> tuple[Solver, Task]:
-        """Solver and task that were agreed on."""
-        if held.task is None or held.plan is None:
-            raise Refused("question: no task was agreed on")
-        table = self._table(held.plan)
-        solver = table.solver or SOLVERS[str(held.solver)]
-        if solver.name != held.solver:
-            raise Refused(f"question: solver {held.solver!r} is not that of the plan")
-        return solver, held.task._replace(model=table.complete(held.task.model))
-
-    def _rows(self, held: Held) -> ClientRows:
-        """Rows of this client, and its number among all."""
-        assert held.plan is not None  # a plan was agreed on
-        table = self._table(held.plan)
-        if self._federation is None or self._federation[0] is not held.agreed:
-            self._federation = held.agreed, table.federation(held.agreed)
-        number = held.plan["roster"].index(self.name)
-        return ClientRows(self._federation[1], np.array([0]), np.array([number]))
 
     def _seed_of(self, start: int) -> int:
         """Seed of a start."""

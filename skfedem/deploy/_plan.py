@@ -40,11 +40,32 @@ def check_shape(estimator: BaseEstimator, shape: Shape | None) -> None:
     raise TypeError(f"Expected shape to be {wanted} for {name}, got {repr_of(shape)}.")
 
 
+def check_target(estimator: BaseEstimator, target: object, classes: object) -> None:
+    """Raise unless there is a target for networks, and classes at most for classifiers."""
+    name = type(estimator).__name__
+    reader = READERS.get(name)
+    has_target, has_classes = reader and reader.has_target, reader and reader.has_classes
+    names = [target] if isinstance(target, str) else target
+    are_names = isinstance(names, list) and names and all(isinstance(own, str) for own in names)
+    if has_target and not (are_names and (not has_classes or isinstance(target, str))):
+        wanted = "a name of a column" if has_classes else "names of columns"
+        raise TypeError(f"Expected target to be {wanted} for {name}, got {repr_of(target)}.")
+    if target is not None and not has_target:
+        raise TypeError(f"Expected target to be None for {name}, got {repr_of(target)}.")
+    if classes is None:
+        return
+    if not has_classes or not isinstance(classes, list) or len({*map(type, classes)}) != 1:
+        wanted = "a list of labels of one type" if has_classes else "None"
+        raise TypeError(f"Expected classes to be {wanted} for {name}, got {repr_of(classes)}.")
+
+
 def plan_of(
     estimator: BaseEstimator,
     roster: list[str],
     columns: list[str] | int | None,
     shape: Shape | None = None,
+    target: str | list[str] | None = None,
+    classes: list[Any] | None = None,
 ) -> dict[str, Any]:
     """What clients have to agree to, with a digest; the seed is not told."""
     parameters = {name: _plain(value) for name, value in parameters_of(estimator).items()}
@@ -57,6 +78,8 @@ def plan_of(
         "roster": roster,
         "shape": None if shape is None else [_size(own) for own in shape],
     }
+    if target is not None:
+        plan |= {"target": target, "classes": classes}
     return {**plan, "digest": hashlib.sha256(to_bytes(plan)).hexdigest()}
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from ._readers import READERS
 from ._server import Server
 
-_OPTIONS = ("roster", "state", "columns", "shape", "min_replies", "timeout", "host", "port")
+_DATA = ("columns", "shape", "target", "classes")
+_OPTIONS = ("roster", "state", *_DATA, "min_replies", "timeout", "host", "port")
 
 
 def function_of(text: str) -> Callable[..., Any]:
@@ -46,8 +47,7 @@ def server_of(plan: dict[str, Any], folder: Path) -> Server:
         options["roster"],
         state_of(plan, folder),
         keys=keys,
-        columns=options.get("columns"),
-        shape=options.get("shape"),
+        **{name: options[name] for name in _DATA if name in options},
         min_replies=options.get("min_replies", 1),
     )
 

@@ -178,14 +178,16 @@ SET_UP = {
 """Questions by the name of their message; clients answer no others."""
 
 
-def numbers(body: bytes, shape: tuple[int, ...], *, at_most: bool = False) -> FloatArray:
+def numbers(
+    body: bytes, shape: tuple[int, ...], *, at_most: bool = False, allow_nan: bool = False
+) -> FloatArray:
     """Array of finite numbers in a message; nothing is allocated unless its length is right."""
     size = 8 * int(np.prod(shape))
     unit = 8 * int(np.prod(shape[1:]))
     if len(body) != size and not (at_most and len(body) < size and len(body) % unit == 0):
         raise Refused(f"length: expected {size} bytes, got {len(body)}")
     values = np.frombuffer(body, "<f8")
-    check_values(values)
+    check_values(values[~np.isnan(values)] if allow_nan else values)
     return values.reshape(-1, *shape[1:]).astype(np.float64)
 
 
@@ -208,19 +210,23 @@ def message_to_bytes(message: EncodedMessage) -> bytes:
     return head + values.astype("<f8").tobytes() + message.content.tobytes()
 
 
-def message_from_bytes(body: bytes, most_expectations: int) -> EncodedMessage:
-    """Inverse of ``message_to_bytes``."""
+def message_from_bytes(body: bytes, most_expectations: int, n_expected: int = 0) -> EncodedMessage:
+    """Inverse of ``message_to_bytes``, of a message with so many numbers for the history."""
     if len(body) < ROUND.size:
         raise Refused("length")
     n_expectations, has_likelihood, n_reported = ROUND.unpack_from(body)
     if n_expectations > most_expectations or has_likelihood > 1:
         raise Refused("too large: number of conditional expectations")
-    start, n_numbers = ROUND.size, has_likelihood + n_reported
-    content = body[start + 8 * n_numbers :]
-    values = numbers(body[start : start + 8 * n_numbers], (n_numbers,))
+    if n_reported != n_expected:
+        raise Refused(f"length: expected {n_expected} numbers for the history, got {n_reported}")
+    start = ROUND.size
+    middle = start + 8 * has_likelihood
+    end = middle + 8 * n_reported
+    likelihood = numbers(body[start:middle], (has_likelihood,))
+    reported = numbers(body[middle:end], (n_reported,), allow_nan=True)
     return EncodedMessage(
-        np.frombuffer(content, np.uint8),
+        np.frombuffer(body[end:], np.uint8),
         n_expectations,
-        values[:1] if has_likelihood else None,
-        reported=values[None, has_likelihood:] if n_reported else None,
+        likelihood if has_likelihood else None,
+        reported=reported[None] if n_reported else None,
     )

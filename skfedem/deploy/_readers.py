@@ -6,8 +6,8 @@ what follows from those of everybody, and the rows of a client are made with tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from .._mixed_effects.records import ClientRecords
 from .._mixed_effects.records import read_clients as read_subjects
 from .._mixed_effects.settings import checked_settings, solver_of
 from .._mixed_effects.start import model_of
+from .._networks.mlp_classifier import FederatedMLPClassifier
+from .._networks.regressor import FederatedMLPRegressor
 from .._serialization import to_bytes
 from .._typing import FloatArray, IntArray
 from ..impute import FederatedMatrixImputer
@@ -34,92 +36,15 @@ from ..models.matrix.start import cell_federation, weights_of_cells
 from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import SentModel
 from ..preprocessing import FederatedPCA, FederatedStandardScaler
-from ..solvers.base import Solver
 from ._messages import Refused
+from ._network_reader import network_reader
+from ._reader import Agreed, OwnTable, Reader
 
 # Columns of a long table of counts.
 SITE, TIME, COUNT = "site", "time", "count"
 
 # Largest number of rows of a subject: all clients make room for as many.
 _MOST = 1e5
-
-
-class OwnTable(NamedTuple):
-    """Table of one client.
-
-    Attributes
-    ----------
-    n_rows : int
-        Number of rows of its federation.
-    columns : list of str or int
-        Names of the features, or the number of features without names.
-    facts : ndarray of shape (n_facts,)
-        What all clients have to agree on depends on these.
-    federation : callable
-        ``federation(agreed)`` has the rows.
-    complete : callable
-        ``complete(model)`` is a model as clients use it, from what the server tells of it.
-    solver : Solver or None
-        Solver in place of that of the parameter ``solver``.
-    """
-
-    n_rows: int
-    columns: list[str] | int
-    facts: FloatArray
-    federation: Callable[[dict[str, Any]], Federation]
-    complete: Callable[[Any], Any] = lambda model: model
-    solver: Solver | None = None
-
-
-class Agreed(NamedTuple):
-    """What follows from the facts of all clients.
-
-    Attributes
-    ----------
-    weights : ndarray of shape (n_clients,)
-        w_i.
-    told : dict
-        What clients need to know.
-    data : object
-        What the fit needs to know in place of tables, see ``Elsewhere``.
-    """
-
-    weights: FloatArray
-    told: dict[str, Any]
-    data: Any = None
-
-
-class Reader(NamedTuple):
-    """How tables are read for an estimator.
-
-    Attributes
-    ----------
-    kind : type
-        Class of the estimator.
-    read : callable
-        ``read(plan, X)`` is the ``OwnTable`` of a client.
-    agree : callable
-        ``agree(plan, lengths, facts)`` is ``Agreed``, from the numbers of rows of all clients and
-        their facts (n_clients, n_facts).
-    n_facts : int
-    are_possible : callable
-        ``are_possible(facts)``: whether a client can have these.
-    has_shape : bool
-        Whether ``fit`` takes the shape of a matrix.
-    known : callable
-        ``known(plan, told)`` are fitted attributes that follow from the plan and what was told.
-    personal : callable or None
-        ``personal(estimator, plan, X)`` are columns of what a fit says of a client's own rows.
-    """
-
-    kind: Any
-    read: Callable[[dict[str, Any], Any], OwnTable]
-    agree: Callable[[dict[str, Any], IntArray, FloatArray], Agreed]
-    n_facts: int = 0
-    are_possible: Callable[[FloatArray], bool] = lambda facts: True
-    has_shape: bool = False
-    known: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda plan, told: {}
-    personal: Callable[[Any, dict[str, Any], Any], dict[str, Any]] | None = None
 
 
 def _reader_of_rows(kind: Any, *, allow_nan: bool = False) -> Reader:
@@ -163,7 +88,7 @@ def _own_cells(plan: dict[str, Any], X: Any, origin: float = 0.0) -> CellData:
     return read_cells(estimator, [table], shape=shape, family=family, origin=origin)
 
 
-def _labels(plan: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def _labels(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) -> dict[str, Any]:
     labels, shape = labels_of_shape(plan["shape"]), sizes_of_shape(plan["shape"])
     covariates = read_given(NO_COVARIATES, shape, labels, plan["parameters"]["effects"])
     return {
@@ -282,7 +207,7 @@ def _agree_on_subjects(plan: dict[str, Any], lengths: IntArray, facts: FloatArra
     return Agreed(weights, {"n_places": n_places}, data)
 
 
-def _design(plan: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def _design(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) -> dict[str, Any]:
     return {"_design": design_of(_population_of(plan)), "_theta": Theta(*told["_theta"])}
 
 
@@ -300,7 +225,7 @@ READERS: Mapping[str, Reader] = {
         FederatedMatrixImputer,
         _read_matrix,
         _agree_on_cells,
-        n_facts=3,
+        n_facts=lambda plan: 3,
         are_possible=lambda facts: _are_whole(facts[1:2]) and facts[2] >= 0,
         has_shape=True,
         known=_labels,
@@ -310,17 +235,19 @@ READERS: Mapping[str, Reader] = {
         FederatedNonlinearMixedEffects,
         _read_subjects,
         _agree_on_subjects,
-        n_facts=3,
+        n_facts=lambda plan: 3,
         are_possible=lambda facts: _are_whole(facts) and facts[0] <= min(_MOST, facts[1:].sum()),
         known=_design,
         personal=_parameters_of_subjects,
     ),
+    FederatedMLPClassifier.__name__: network_reader(FederatedMLPClassifier, has_classes=True),
+    FederatedMLPRegressor.__name__: network_reader(FederatedMLPRegressor, has_classes=False),
 }
 """Readers by the name of the estimator."""
 
 
 # Attributes that tell of other clients or of the course of the fit, which clients do not get.
-_OF_THE_SERVER = ("client_", "history_", "setup_messages_", "_memory")
+_OF_THE_SERVER = ("client_", "history_", "setup_messages_", "loss_curve_", "_memory")
 
 
 def told_of(estimator: Any) -> dict[str, Any]:
@@ -336,12 +263,20 @@ def told_of(estimator: Any) -> dict[str, Any]:
     return told
 
 
-def fitted_of(plan: dict[str, Any], told: dict[str, Any], table: OwnTable) -> Any:
+def fitted_of(
+    plan: dict[str, Any],
+    told: dict[str, Any],
+    table: OwnTable,
+    agreed: dict[str, Any],
+    states: tuple[Any, ...],
+) -> Any:
     """The fitted estimator, as a client knows it."""
     reader = reader_of(plan["estimator"])
     estimator = reader.kind(**plan["parameters"])
     set_columns(estimator, table.columns)
-    vars(estimator).update(told | reader.known(plan, told))
+    vars(estimator).update(told | reader.known(plan, told, agreed))
+    if reader.own_model:
+        vars(estimator).update(reader.own_model(states))
     return estimator
 
 

@@ -29,9 +29,10 @@ from ._messages import (
     seal,
     unseal,
 )
-from ._plan import check_roster, check_shape, plan_of, seed_of
+from ._plan import check_roster, check_shape, check_target, plan_of, seed_of
 from ._readers import told_of
-from ._remote_clients import Answers, Question, RemoteClients
+from ._remote_clients import RemoteClients
+from ._remote_set_up import Answers, Question
 from ._storage import Journal, write
 
 # Longest reason of a refusal, in bytes.
@@ -67,6 +68,12 @@ class Server:
         first client that answers.
     shape : tuple of two int, or of two array-likes, default=None
         For a FederatedMatrixImputer: numbers of sites and times, or their names, as for ``fit``.
+    target : str, or list of str, default=None
+        For a network: name of the column with the target, or names of several of a regressor. The
+        features are all other columns.
+    classes : list of str, int, float or bool, default=None
+        Labels of the classes of a FederatedMLPClassifier; None for those that clients have, who
+        then tell them.
     min_replies : int, default=1
         Least number of replies in a round, or all if fewer clients are asked.
 
@@ -90,6 +97,8 @@ class Server:
         keys: Mapping[str, bytes] | None = None,
         columns: list[str] | int | None = None,
         shape: Shape | None = None,
+        target: str | list[str] | None = None,
+        classes: list[Any] | None = None,
         min_replies: int = 1,
     ) -> None:
         check_roster(roster)
@@ -106,8 +115,11 @@ class Server:
         self._estimator = clone(estimator)
         self._journal = Journal(self._folder / "journal")
         check_shape(self._estimator, shape)
-        self._shape = shape
-        self._run = self._begin(columns)
+        check_target(self._estimator, target, classes)
+        self._known = {} if shape is None else {"shape": shape}
+        if target is not None:
+            self._known["y"] = None  # is with the clients
+        self._run = self._begin(columns, shape, target, classes)
         self.done, self.history_, self.faults_ = False, [], Counter()
         self._phase, self._outcome = 0, None
         self._accepted = [NEVER] * len(self.roster)
@@ -119,7 +131,9 @@ class Server:
     _outcome: Outcome | None
     _clients: RemoteClients
 
-    def _begin(self, columns: list[str] | int | None) -> bytes:
+    _known: dict[str, Any]
+
+    def _begin(self, columns: list[str] | int | None, *data: Any) -> bytes:
         """Name of the run, whose plan is stored, or compared with the stored one."""
         path = self._folder / "run"
         run, seed = secrets.token_bytes(8), seed_of(self._estimator)
@@ -130,7 +144,7 @@ class Server:
                 seed = before["seed"]
         if hasattr(self._estimator, "random_state"):
             self._estimator.set_params(random_state=seed)
-        self._plan = plan_of(self._estimator, self.roster, columns, self._shape)
+        self._plan = plan_of(self._estimator, self.roster, columns, *data)
         if not path.exists():
             write(path, to_bytes({"run": run.hex(), "seed": seed, "digest": self._plan["digest"]}))
         elif before["digest"] != self._plan["digest"]:
@@ -143,8 +157,7 @@ class Server:
     def _fitted(self, ask: Any) -> Any:
         """The fit, which runs in a thread."""
         self._clients = RemoteClients(self._plan, ask)
-        known = {} if self._shape is None else {"shape": self._shape}
-        return self._estimator.fit(self._clients.elsewhere(), **known)
+        return self._estimator.fit(self._clients.elsewhere(), **self._known)
 
     # ---- phases
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import struct
+from math import isfinite
 from typing import Any
 
 from ._messages import Refused
@@ -11,8 +13,8 @@ from ._messages import Refused
 _COLUMNS = struct.Struct("<QI")
 _BETWEEN = b"\0"
 _MOST_ROWS = 2**40
-LARGEST_COLUMNS = 2**16
-"""Largest length of the columns in a message, in bytes."""
+LARGEST_COLUMNS = LARGEST_LABELS = 2**16
+"""Largest length of the columns, or of the labels of classes, in a message, in bytes."""
 
 
 def check_columns(want: Any, got: list[str] | int) -> None:
@@ -53,3 +55,22 @@ def columns_from_bytes(body: bytes) -> tuple[int, list[str] | int]:
         return n_rows, names.decode().split(_BETWEEN.decode())
     except UnicodeDecodeError as error:
         raise Refused("damaged: names of columns") from error
+
+
+def labels_to_bytes(labels: list[Any]) -> bytes:
+    """Labels of classes, as they are sent."""
+    return json.dumps(labels).encode()
+
+
+def labels_from_bytes(body: bytes) -> list[Any]:
+    """Inverse of ``labels_to_bytes``."""
+    try:
+        labels = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("damaged: labels of classes") from error
+    kinds = {type(own) for own in labels} if isinstance(labels, list) else set()
+    if kinds == {float} and not all(map(isfinite, labels)):
+        raise Refused("not finite")
+    if len(kinds) != 1 or not kinds <= {str, int, float, bool} or labels != sorted({*labels}):
+        raise Refused("damaged: labels of classes")
+    return labels

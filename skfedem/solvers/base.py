@@ -306,6 +306,11 @@ class Solver(NamedTuple):
         How these messages become bytes, unless they are client vectors for the compressor.
     aggregates : bool
         Whether the server's half only gets the sum of the messages; else, it gets each of them.
+    control_changes : callable or None
+        ``control_changes(task, broadcast, lengths, quantized)`` are the changes of the V_i of
+        clients with these numbers of rows, in place of α times what they sent.
+    n_reported : int
+        Number of numbers for the history in a message, see ``Message.reported``.
     """
 
     name: str
@@ -323,6 +328,8 @@ class Solver(NamedTuple):
     client_half: Callable[[Task, Broadcast, ClientGroup], tuple[Message, Any, Any]] | None = None
     codec: Codec | None = None
     aggregates: bool = True
+    control_changes: Callable[[Task, Broadcast, IntArray, Any], FloatArray] | None = None
+    n_reported: int = 0
 
 
 def row_keys(group: ClientGroup) -> NDArray[np.uint64]:

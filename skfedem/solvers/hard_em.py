@@ -252,6 +252,12 @@ def _control_changes(
     return changes if update.survivors is None else np.where(update.survivors, changes, 0)
 
 
+def _changes_of_controls(
+    task: Task, broadcast: Broadcast, lengths: IntArray, update: Update
+) -> FloatArray:
+    return _control_changes(task, broadcast.reference, lengths, update)
+
+
 def _check_finite(numbers: FloatArray, round_index: int, ids: IntArray | None = None) -> None:
     """Raise if the parameters or the loss of a client, or the server's, are not finite."""
     bad = ~np.isfinite(numbers).all(axis=1)
@@ -340,4 +346,6 @@ def hard_em(optimizer: ServerOptimizer) -> Solver:
         client_half=client_half,
         codec=Codec(encode, decode),
         aggregates=False,
+        control_changes=_changes_of_controls,
+        n_reported=2,
     )

@@ -9,6 +9,7 @@ from deployed import Deployment, tables_of
 from skfedem import FederatedGaussianMixture
 from skfedem._serialization import to_bytes
 from skfedem.deploy import Client, Policy, Server
+from skfedem.deploy._local_answers import LocalAnswers
 from skfedem.deploy._messages import Kind, Message, digest_of, mark_of, seal, unseal
 from skfedem.preprocessing import FederatedStandardScaler
 
@@ -96,7 +97,7 @@ def test_replies_are_stored_and_not_computed_again(tmp_path, monkeypatch):
     deployment = Deployment(mixture_of(), tables_of(), tmp_path, seed=None).until("round")
     client, request = deployment.clients["a"], dict(deployment.server.open())["a"]
     reply = client.answer(request)
-    monkeypatch.setattr(Client, "_compute", None)
+    monkeypatch.setattr(LocalAnswers, "compute", None)
     assert client.answer(request) == reply
     assert deployment.client("a").answer(request) == reply  # another process
     deployment.server.stop()

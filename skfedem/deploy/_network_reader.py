@@ -1,0 +1,168 @@
+"""Tables of networks: the columns of the plan's targets, and the features, all others."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._data.clients import read_clients
+from .._data.tables import is_frame
+from .._data.targets import stacked_targets
+from .._federation import Federation, weights_of_clients
+from .._networks.run import Units, in_units, moments_of, units_of
+from .._rows import LabelledRows, precision_of
+from .._typing import FloatArray, IntArray
+from ..solvers.hard_em import ClientStates, ServerOptimizer, hard_em
+from ._messages import Refused
+from ._reader import Agreed, OwnTable, Reader
+
+
+class _OwnTable(NamedTuple):
+    """Features and targets of a client."""
+
+    federation: Federation
+    columns: list[str]
+    targets: NDArray[Any]
+
+
+def network_reader(kind: Any, *, has_classes: bool) -> Reader:
+    """Reader for networks, whose targets are classes or numbers."""
+    if has_classes:
+        return Reader(
+            kind,
+            partial(_read_classes, kind),
+            _agree_on_classes,
+            known=lambda plan, told, agreed: {**_classes(agreed), "_units": None},
+            personal=_predictions,
+            has_target=True,
+            has_classes=True,
+            own_model=_own_model,
+        )
+    return Reader(
+        kind,
+        partial(_read_numbers, kind),
+        _agree_on_units,
+        n_facts=lambda plan: len(_names(plan)) + 1,
+        are_possible=lambda facts: facts[-1] >= 0,
+        known=lambda plan, told, agreed: {**_form(plan), "_units": Units(**agreed)},
+        personal=_predictions,
+        has_target=True,
+        own_model=_own_model,
+    )
+
+
+def _names(plan: dict[str, Any]) -> list[str]:
+    """Columns of the targets."""
+    target = plan["target"]
+    return [target] if isinstance(target, str) else [*target]
+
+
+def _features(plan: dict[str, Any], X: Any) -> Any:
+    """Columns of the features."""
+    if not is_frame(X):
+        raise Refused("target: expected a table with names of columns, as of pandas or polars")
+    names, columns = _names(plan), [*X.columns]
+    for name in names:
+        if name not in columns:
+            raise Refused(f"target: the table has no column {name!r}")
+    return X[[name for name in columns if name not in names]]
+
+
+def _own_table(kind: Any, plan: dict[str, Any], X: Any, *, classes: bool) -> _OwnTable:
+    """Features and targets of a client."""
+    estimator, features = kind(), _features(plan, X)
+    federation, _, _ = read_clients(estimator, [features])
+    target = plan["target"] if isinstance(plan["target"], str) else [*plan["target"]]
+    targets = stacked_targets([features], [X[target]], classes=classes)
+    return _OwnTable(federation, estimator.feature_names_in_.tolist(), targets)
+
+
+def _read_classes(kind: Any, plan: dict[str, Any], X: Any) -> OwnTable:
+    """Rows with classes; there are no facts."""
+    own = _own_table(kind, plan, X, classes=True)
+    labels = np.unique(own.targets)
+
+    def federation(agreed: dict[str, Any]) -> Federation:
+        classes = _classes(agreed)["classes_"]
+        unknown = [label for label in labels.tolist() if label not in classes.tolist()]
+        if unknown:
+            raise Refused(f"classes: {unknown[0]!r} is not in the plan")
+        rows = LabelledRows(own.federation.rows, np.searchsorted(classes, own.targets))
+        return own.federation._replace(rows=rows)
+
+    return OwnTable(
+        own.federation.n_samples,
+        own.columns,
+        np.empty(0),
+        federation,
+        solver=hard_em(ServerOptimizer()),
+        classes=labels.tolist(),
+    )
+
+
+def _classes(agreed: dict[str, Any]) -> dict[str, Any]:
+    """Classes of all clients."""
+    return {"classes_": np.array(agreed["classes"])}
+
+
+def _agree_on_classes(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
+    """Classes of the plan, or of all clients."""
+    agreed = {"classes": sorted({*plan["classes"]})}
+    weights = weights_of_clients(lengths, plan["parameters"]["client_weights"])
+    return Agreed(weights, agreed, (len(agreed["classes"]), _classes(agreed), None))
+
+
+def _read_numbers(kind: Any, plan: dict[str, Any], X: Any) -> OwnTable:
+    """Rows with numbers; the facts are means of the targets, and of the squared deviations."""
+    own = _own_table(kind, plan, X, classes=False)
+    targets = own.targets[:, None] if own.targets.ndim == 1 else own.targets
+
+    def federation(agreed: dict[str, Any]) -> Federation:
+        scaled = in_units(targets, Units(**agreed)).astype(precision_of(own.federation.rows))
+        return own.federation._replace(rows=LabelledRows(own.federation.rows, scaled))
+
+    return OwnTable(
+        own.federation.n_samples,
+        own.columns,
+        moments_of(own.federation, targets)[0],
+        federation,
+        solver=hard_em(ServerOptimizer()),
+    )
+
+
+def _form(plan: dict[str, Any]) -> dict[str, Any]:
+    """Whether predictions have one dimension, as targets of one column do in scikit-learn."""
+    return {"_is_flat": len(_names(plan)) == 1}
+
+
+def _agree_on_units(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
+    """Units of the targets."""
+    weights = weights_of_clients(lengths, plan["parameters"]["client_weights"])
+    units = units_of(weights, facts)
+    return Agreed(weights, units._asdict(), (len(units.mean), _form(plan), units))
+
+
+class _OwnModel(NamedTuple):
+    """What predictions by the client's own model need to know."""
+
+    ids: IntArray
+    states: ClientStates
+
+
+def _own_model(states: tuple[Any, ...]) -> dict[str, Any]:
+    return {"_memory": _OwnModel(np.arange(1), ClientStates(*states))}
+
+
+def _predictions(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
+    """Predictions for the client's rows by its own model, or the global one if it has none."""
+    rows, is_own = [_features(plan, X)], bool(plan["parameters"]["keep_local"])
+    predicted = estimator.predict(rows, personal=is_own)[0]
+    if hasattr(estimator, "classes_"):
+        (probabilities,) = estimator.predict_proba(rows, personal=is_own)
+        shares = zip(estimator.classes_.tolist(), probabilities.T, strict=True)
+        return {_names(plan)[0]: predicted} | {f"P({label})": share for label, share in shares}
+    columns = predicted[:, None] if predicted.ndim == 1 else predicted
+    return dict(zip(_names(plan), columns.T, strict=True))
