@@ -8,6 +8,7 @@ rounds    exact rounds (20 features, 10 full covariances): seconds, and seconds 
 overhead  rounds of eight shards with few rows: what scheduling adds; sizes of messages
 start     seconds and bytes until 40 files are read, with the packages already imported
 memory    a table larger than the memory limit of each worker
+imputer   fits of an imputer here and on 1, 2 and 3 workers, bits and seconds of a round
 
     python examples/benchmarks/dask_rounds.py [--parts bits rounds ...] [--rows 1000000]
 """
@@ -29,10 +30,11 @@ import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
 
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.dask import read_clients
 
 NAMES = "weights_", "means_", "covariances_"
+NAMES_OF_IMPUTER = "row_effects_", "column_effects_", "row_factors_", "column_factors_"
 NOISY = {"omega": 1.0, "participation": 0.5}
 SETTINGS = {
     "exact": {},
@@ -73,12 +75,25 @@ def mixture(tables, n_rounds, n_components=10, steps=lambda k: 1.0, **settings):
     return FederatedGaussianMixture(n_components, means_init=means, **given)
 
 
-def same(one, other):
+def same(one, other, names=NAMES):
     """Whether two fits and their histories have the same bits."""
-    equal = [np.array_equal(getattr(one, name), getattr(other, name)) for name in NAMES]
+    equal = [np.array_equal(getattr(one, name), getattr(other, name)) for name in names]
     for name, column in other.history_.items():
         equal.append(np.array_equal(one.history_[name], column, equal_nan=True))
     return "equal" if all(equal) else "DIFFERENT"
+
+
+def killing(client):
+    """Steps of 0.3 that kill one of three workers before two rounds."""
+
+    def steps(k):
+        if k in (4, 9):
+            client.wait_for_workers(3)
+            pids = client.run(os.getpid)
+            os.kill(pids[min(pids)], signal.SIGKILL)
+        return 0.3
+
+    return steps
 
 
 def bits(folder):
@@ -97,15 +112,7 @@ def bits(folder):
     with cluster_of(3) as client:
         federation = read_clients(client, f"{folder}/*.parquet")
         for name, want in wanted.items():
-
-            def steps(k):
-                if k in (4, 9):
-                    client.wait_for_workers(3)
-                    pids = client.run(os.getpid)
-                    os.kill(pids[min(pids)], signal.SIGKILL)
-                return 0.3
-
-            got = mixture(tables, 15, 3, steps, **SETTINGS[name]).fit(federation)
+            got = mixture(tables, 15, 3, killing(client), **SETTINGS[name]).fit(federation)
             print(f"3 workers, of which two are killed, {name}: {same(got, want)}")
 
 
@@ -233,11 +240,62 @@ def memory(folder):
         )
 
 
+def write_counts(folder, n_clients, n_counts, shape):
+    """Write counts of clients as triplets; return them."""
+    generator, tables = np.random.default_rng(0), []
+    low_rank = generator.normal(size=(shape[0], 2)) @ generator.normal(size=(2, shape[1]))
+    for k in range(n_clients):
+        sites, months = (generator.integers(size, size=n_counts // n_clients) for size in shape)
+        counts = generator.poisson(np.exp(0.5 * low_rank[sites, months]))
+        table = pd.DataFrame({"site": sites, "month": months, "count": counts})
+        tables.append(table.to_numpy())
+        table.to_parquet(folder / f"{k:03d}.parquet")
+    return tables
+
+
+def imputer(folder):
+    """Fits of an imputer here and on clusters."""
+    shape = 2000, 200
+    tables = write_counts(folder, 24, 480_000, shape)
+
+    def fitted(X, name, steps=lambda k: 0.3):
+        starts = []
+
+        def timed(k):
+            starts.append(time.perf_counter())
+            return steps(k)
+
+        given = {"max_iter": 15, "tol": 0, "random_state": 0, "penalty": 30.0, **SETTINGS[name]}
+        model = FederatedMatrixImputer(2, family="poisson", step_size=timed, **given)
+        return model.fit(X, shape=shape), np.median(np.diff(starts))
+
+    wanted = {name: fitted(tables, name) for name in SETTINGS}
+    for n_workers in (1, 2, 3):
+        with cluster_of(n_workers) as client:
+            federation = read_clients(client, f"{folder}/*.parquet")
+            for name, (want, here) in wanted.items():
+                got, seconds = fitted(federation, name)
+                print(
+                    f"{n_workers} workers, {name}: {same(got, want, NAMES_OF_IMPUTER)}, "
+                    f"{1e3 * seconds:.0f} ms a round, in process {1e3 * here:.0f}",
+                    flush=True,
+                )
+    with cluster_of(3) as client:
+        federation = read_clients(client, f"{folder}/*.parquet")
+        for name, (want, _) in wanted.items():
+            got, _ = fitted(federation, name, killing(client))
+            print(
+                f"3 workers, of which two are killed, {name}: {same(got, want, NAMES_OF_IMPUTER)}"
+            )
+
+
 def main():
     """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--parts", nargs="+", default=["bits", "rounds", "overhead", "start", "memory"]
+        "--parts",
+        nargs="+",
+        default=["bits", "rounds", "overhead", "start", "memory", "imputer"],
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
     arguments = parser.parse_args()
