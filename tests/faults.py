@@ -26,10 +26,13 @@ class Faults:
     losses : bool
         Whether rounds close without some of the replies, and old files are restored: the fit then
         differs from the simulation's.
+    **server
+        Further arguments of ``Server``.
     """
 
-    def __init__(self, estimator, tables, folder, seed=0, rate=0.05, *, losses=False):
+    def __init__(self, estimator, tables, folder, seed=0, rate=0.05, *, losses=False, **server):
         self.estimator, self.rate, self.losses = estimator, rate, losses
+        self.options = server
         self.folder, self.generator = Path(folder), np.random.default_rng(seed)
         self.tables = dict(zip("abcdefghij", tables, strict=False))
         self.counts, self.copies, self.touched = Counter(), {}, set()
@@ -43,7 +46,7 @@ class Faults:
         return Client(name, self.tables[name], self.folder / name, seed=seed, policy=policy)
 
     def new_server(self):
-        return Server(self.estimator, [*self.tables], self.folder / "server")
+        return Server(self.estimator, [*self.tables], self.folder / "server", **self.options)
 
     def happens(self, kind, rate=None):
         """Whether a fault is injected."""

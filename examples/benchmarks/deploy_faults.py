@@ -22,13 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from deployed import Deployment, tables_of
 from faults import Faults
 from hostile import REPLIES, REQUESTS
 from kills import Processes
-from skfedem import FederatedGaussianMixture
+from skfedem import FederatedGaussianMixture, FederatedMLPClassifier
 from skfedem.deploy import Policy, _storage
 from skfedem.deploy._messages import Kind, unseal
 
@@ -42,11 +43,28 @@ def mixture_of(seed, **parameters):
     )
 
 
+def network_of(seed, **parameters):
+    return FederatedMLPClassifier(
+        (3,), batch_size=8, max_iter=20, random_state=seed, **{**NOISY, **parameters}
+    )
+
+
+def labelled(tables):
+    """Tables with a column that tells on which side of a line a row is."""
+    frames = [pd.DataFrame(rows, columns=["u", "v"]) for rows in tables]
+    return [own.assign(label=(own["u"] + own["v"] > 3).astype(int)) for own in frames]
+
+
 def same_fit(got, want):
     """Whether fits are equal in all bits."""
-    names = ("weights_", "means_", "covariances_", "client_drift_")
+    is_network = isinstance(want, FederatedMLPClassifier)
+    names = () if is_network else ("weights_", "means_", "covariances_", "client_drift_")
+    statistics = [own._memory.server.statistics for own in (got, want)]
+    if is_network:
+        statistics = [own.weights for own in statistics]
     return (
         all(np.array_equal(getattr(got, name), getattr(want, name)) for name in names)
+        and np.array_equal(*statistics)
         and all(
             np.array_equal(got.history_[name], column, equal_nan=True)
             for name, column in want.history_.items()
@@ -60,16 +78,26 @@ def faults(options):
     counts, n_runs, n_same, n_reset, largest, seed = Counter(), 0, 0, 0, 0.0, 0
     while sum(counts.values()) < options.n:
         tables, losses = tables_of(4, seed=seed), seed % 2 == 1
-        mixture = mixture_of(seed, **SETTINGS[seed % 3])
+        kind, server, data = seed // 2 % 5, {}, (tables,)
+        if kind < 3:
+            estimator = mixture_of(seed, **SETTINGS[kind])
+        else:
+            own = {} if kind == 3 else {"control_variates": True, "omega": 0.0}
+            estimator, tables, server = (
+                network_of(seed, **own),
+                labelled(tables),
+                {"target": "label"},
+            )
+            data = [own[["u", "v"]] for own in tables], [own["label"] for own in tables]
         with TemporaryDirectory() as folder:
-            run = Faults(mixture, tables, folder, seed, 0.05, losses=losses)
+            run = Faults(estimator, tables, folder, seed, 0.05, losses=losses, **server)
             _storage.synchronise = run.synchronise
             run.run()
             got, largest = run.server.result(), max(largest, run.check())
             counts += run.counts
             n_reset += sum(own["n_reset"] for own in run.server.history_)
             if not losses:
-                n_runs, n_same = n_runs + 1, n_same + same_fit(got, mixture.fit(tables))
+                n_runs, n_same = n_runs + 1, n_same + same_fit(got, estimator.fit(*data))
         seed += 1
     for kind, count in counts.most_common():
         print(f"{count:6d} {kind}")

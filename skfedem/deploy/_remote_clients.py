@@ -84,6 +84,7 @@ class RemoteClients(RemoteSetUp):
         self.controls: FloatArray = np.empty(0)
         self._agreed_on: dict[str, Any] = {}
         self._reset_control: FloatArray | None = None
+        self._control_after: FloatArray | None = None
         self.columns: list[str] | int | None = plan["features"]
         self._reader = reader_of(plan["estimator"])
         self._n_facts = self._reader.n_facts(plan)
@@ -192,6 +193,9 @@ class RemoteClients(RemoteSetUp):
             else:
                 changes = task.control_step * sent
             self.controls[own] = self.controls[own] + changes
+            if solver.control_changes and self._reset_control is not None:
+                # These changes depend on what was sent, which was the V before the reset.
+                self._control_after = self.control()
         return aggregate(solver, task, self.sizes, who, messages)
 
     def _message(self, broadcast: Broadcast, client: int, body: bytes) -> Message:
@@ -216,7 +220,9 @@ class RemoteClients(RemoteSetUp):
         return self.solver, self.task
 
     def commit(self, round_index: int) -> None:
-        """Nothing: the next request says which replies were used."""
+        """Follow V of a round in which states were lost; requests say which replies were used."""
+        if self._control_after is not None:
+            self._reset_control, self._control_after = self._control_after, None
 
     def reset_control(self) -> FloatArray | None:
         """V if some V_i were set to 0 since the last call, else None."""

@@ -84,6 +84,7 @@ def run(
             state = _followed(state, clients)
             state = close_round(problem, state, active, aggregated, step_size, options)
             clients.commit(broadcast.round_index)
+            state = _followed(state, clients)
             if watched and _is_evaluation_due(problem, state, options):
                 columns = _evaluated(problem, state, options, clients)
                 state.history.update(-1, **columns)
