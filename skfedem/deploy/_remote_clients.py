@@ -204,6 +204,10 @@ class RemoteClients(RemoteSetUp):
         most = 2 * max(int(self.sizes.lengths[client]), task.batch_size or 0)
         most *= getattr(task.model, "local_epochs", 1)
         encoded = message_from_bytes(body, most, solver.n_reported)
+        if not self._is_exact:  # the likelihood is not read
+            encoded = encoded._replace(log_likelihood=None)
+        elif encoded.log_likelihood is None:
+            raise Refused("likelihood")
         try:
             message = decoded(solver, task, broadcast, self.layout, client, encoded)
         except ValueError as error:

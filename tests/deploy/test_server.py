@@ -9,6 +9,8 @@ from numpy.testing import assert_array_equal
 from deployed import Deployment, tables_of
 from skfedem import FederatedGaussianMixture
 from skfedem.deploy import Server
+from skfedem.deploy._messages import seal, unseal
+from skfedem.deploy._questions import ROUND
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -218,3 +220,26 @@ def test_keys_protect_against_others(tmp_path):
     assert deployment.run().end().n_iter_ == 8
     with pytest.raises(ValueError, match="Expected a key for every client"):
         Server(mixture_of(), ["a", "b"], tmp_path / "new", keys={"a": b"x"})
+
+
+@pytest.mark.parametrize("omega", [0.0, 1.0])
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_a_likelihood_that_is_left_out_or_added_does_not_end_a_fit(omega, batch_size, tmp_path):
+    mixture = mixture_of(omega=omega, batch_size=batch_size)
+    deployment = Deployment(mixture, tables_of(), tmp_path).until("round")
+    reply = unseal(deployment.clients["a"].answer(deployment.server.request("a")))
+    n_expectations, has_likelihood, n_reported = ROUND.unpack_from(reply.body)
+    content = reply.body[ROUND.size + 8 * has_likelihood :]
+    head = ROUND.pack(n_expectations, not has_likelihood, n_reported)
+    body = head + bytes(0 if has_likelihood else 8) + content
+    verdict = deployment.server.receive("a", seal(reply._replace(body=body)))
+    if omega == 0 and batch_size is None:  # the fit stops by likelihoods
+        assert (verdict.used, verdict.reason) == (False, "likelihood")
+        assert deployment.server.receive("a", seal(reply)).used
+    else:
+        assert verdict.used
+    deployment.phase("a")
+    assert deployment.server.close()
+    assert deployment.server.question in ("round", "evaluation")
+    assert deployment.server.history_[-1]["n_used"] == 3
+    deployment.server.stop()
