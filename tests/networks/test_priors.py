@@ -31,7 +31,7 @@ COLUMNS = {
         {"prior": "laplace", "prior_precision": 0.001},
         {"prior": "mixture", "participation": 0.7},
         {"prior": "spike_slab", "target_sparsity": 0.3, "warmup_rounds": 5},
-        {"prior": "spike_slab", "gates": "weights", "control_variates": True},
+        {"prior": "spike_slab", "gates": "weights", "control_variates": True, "warmup_rounds": 5},
         {"control_variates": True, "participation": 5},
         {"omega": 1.0},
         {"omega": 1.0, "prior": "spike_slab"},
@@ -48,8 +48,7 @@ def test_every_way_learns_the_digits(digits, settings, hidden):
     clf.fit(tables, targets)
     # The median of clients with two digits each learns least.
     assert clf.score(X, y) > 0.45
-    # And of own models, those that SCAFFOLD corrects, and whose gates have just begun to act.
-    assert clf.score(tables, targets, personal=True) > 0.65
+    assert clf.score(tables, targets, personal=True) > 0.7
     assert set(clf.history_) == COLUMNS and (clf.history_["uplink_bits"][1:] > 0).any()
     zeros = sum((own == 0).sum() for own in (*clf.coefs_, *clf.intercepts_))
     size = sum(own.size for own in (*clf.coefs_, *clf.intercepts_))
