@@ -82,7 +82,7 @@ def _warn_of_dispersion(dispersion: float) -> None:
         warn(
             f"The dispersion of the counts is {dispersion:.3g}: their variance is that many times "
             f"a Poisson count's, and standard errors are {dispersion**0.5:.2g} times as large. "
-            "Do not use totals(overdispersion=False), or fit family='negative_binomial'.",
+            "Leave totals(overdispersion=True), or fit family='negative_binomial'.",
             UserWarning,
         )
 

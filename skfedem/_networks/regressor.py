@@ -18,7 +18,7 @@ Array = NDArray[Any]
 Answer = Any
 """An array for one table, or a tuple with one for each client of a list."""
 
-
+# A number of 32 bits is infinite beyond 3e38; coefficients and losses need room.
 _LARGEST = 1e30
 
 
