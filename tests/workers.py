@@ -5,6 +5,15 @@ from contextlib import contextmanager
 
 from numpy.testing import assert_array_equal
 
+NOISY = {"omega": 1.0, "participation": 0.5}
+SETTINGS = {
+    "exact": {},
+    "compressed": NOISY,
+    "minibatches": {**NOISY, "batch_size": 20},
+    "variance-reduced": {**NOISY, "batch_size": 20, "solver": "vr_fedem"},
+    "uniform": {"client_weights": "uniform"},
+}
+
 
 @contextmanager
 def local_cluster(n_workers):

@@ -99,6 +99,32 @@ class CellReading(NamedTuple):
         return _merged(observations, self.family, origin, merge=self.family.merges_visits)
 
 
+def unread_cells(
+    lengths: IntArray, sums: FloatArray, ids: Any, shape: tuple[int, int], origin: float
+) -> CellData:
+    """What a fit knows of clients elsewhere before it asks for cells, of which they have as many.
+
+    ``sums`` are those of each client's observations.
+    """
+    none: Any = np.empty(0, dtype=np.int32)
+    return CellData(
+        rows=none,
+        columns=none,
+        values=np.empty(0),
+        counts=np.empty(0),
+        offsets=offsets_of(lengths),
+        log_base_measure=np.empty(0),
+        ids=np.asarray(ids),
+        shape=shape,
+        row_offsets=None,
+        observations=None,
+        origin=origin,
+        n_observations=np.empty(0),
+        log_effort=None,
+        sums=sums,
+    )
+
+
 def read_cells(
     estimator: BaseEstimator,
     X: MatricesLike,

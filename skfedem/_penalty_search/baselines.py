@@ -30,9 +30,12 @@ class Baseline(NamedTuple):
 
 
 def observed_to_expected(sums: FloatArray) -> float:
-    """Sum of all held-out observations over that of their predictions; NaN for sums of 0."""
+    """Sum of all held-out observations over that of their predictions; 1 if both are 0."""
     observed, expected = sums.sum(axis=0)
-    return observed / expected if expected else np.nan
+    if observed == expected:
+        return 1.0
+    with np.errstate(divide="ignore"):
+        return float(observed / expected)
 
 
 def row_season_means(split: Split, family: Family, period: int) -> Predicted:
@@ -44,17 +47,14 @@ def row_season_means(split: Split, family: Family, period: int) -> Predicted:
     """
     train, test = split
     means = _row_season_means(train, family, period)
-    if family.name == "negative_binomial":
-        if family.size == np.inf:
-            family = negative_binomial(_size(train, family, means, period))
-        densities = _negative_binomial_densities(test, family, means, period)
-    values, natural = test.table[:, 2], _natural(test, family, means, period)
-    if test.offset is not None:
-        natural = natural + test.offset
-    if family.name != "negative_binomial":
-        densities = values * natural - family.log_partition(natural)
-        densities += family.log_base_measure(values)
-    sums = np.array([values.sum(), family.mean(natural).sum()])
+    if family.name == "negative_binomial" and family.size == np.inf:
+        family = negative_binomial(_size(train, family, means, period))
+    (rows, columns, values), log_effort = test.table.T, _log_effort(test)
+    natural, effort = _natural(test, family, means, period), np.exp(log_effort)
+    cells = working_cells(Cells(rows, columns, values / effort, effort), family)
+    terms = cells.values * natural - working_family(family).log_partition(natural)
+    densities = cells.counts * terms + family.log_base_measure(values, log_effort)
+    sums = np.array([values.sum(), effort @ family.mean(natural)])
     return Predicted(float(densities.mean()), sums)
 
 
@@ -67,18 +67,6 @@ def _natural(triplets: Triplets, family: Family, means: FloatArray, period: int)
 
 def _log_effort(triplets: Triplets) -> FloatArray:
     return np.zeros(len(triplets.table)) if triplets.offset is None else triplets.offset
-
-
-def _negative_binomial_densities(
-    triplets: Triplets, family: Family, means: FloatArray, period: int
-) -> FloatArray:
-    rows, columns, values = triplets.table.T
-    log_effort, natural = _log_effort(triplets), _natural(triplets, family, means, period)
-    effort = np.exp(log_effort)
-    cells = working_cells(Cells(rows, columns, values / effort, effort), family)
-    terms = cells.values * natural - working_family(family).log_partition(natural)
-    densities: FloatArray = cells.counts * terms + family.log_base_measure(values, log_effort)
-    return densities
 
 
 def _size(train: Triplets, family: Family, means: FloatArray, period: int) -> float:
@@ -94,8 +82,7 @@ def _size(train: Triplets, family: Family, means: FloatArray, period: int) -> fl
 
 def _row_season_means(train: Triplets, family: Family, period: int) -> FloatArray:
     """Smoothed means per unit of effort, shape (n_rows, period), from sums of clients' values."""
-    rows, columns, values = train.table.T
-    effort = np.ones(len(values)) if train.offset is None else np.exp(train.offset)
+    (rows, columns, values), effort = train.table.T, np.exp(_log_effort(train))
     seasons = rows.astype(np.intp) * period + columns.astype(np.intp) % period
     shape = train.shape[0], period
     sums, efforts = (

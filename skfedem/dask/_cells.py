@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 from distributed import Client, Future
 
-from .._data.cells import CellData, CellReading, mean_of_sums
+from .._data.cells import CellData, CellReading, mean_of_sums, unread_cells
 from .._federation import Federation, offsets_of
 from .._typing import FloatArray, IntArray
 from ..clients.sums import shards_of
@@ -72,28 +72,10 @@ def read_cells(
     offsets = offsets_of(facts.lengths)
     weights = weights_of_cells(facts.lengths, facts.counts, reading.client_weights)
     return Cells(
-        rows, shards, Federation(None, offsets, weights), _known(facts, ids, reading, origin)
-    )
-
-
-def _known(facts: Facts, ids: Any, reading: CellReading, origin: float) -> CellData:
-    """Data without cells."""
-    none: Any = np.empty(0, dtype=np.int32)
-    return CellData(
-        rows=none,
-        columns=none,
-        values=np.empty(0),
-        counts=np.empty(0),
-        offsets=offsets_of(facts.lengths),
-        log_base_measure=np.empty(0),
-        ids=ids,
-        shape=reading.shape,
-        row_offsets=None,
-        observations=None,
-        origin=origin,
-        n_observations=np.empty(0),
-        log_effort=None,
-        sums=facts.sums,
+        rows,
+        shards,
+        Federation(None, offsets, weights),
+        unread_cells(facts.lengths, facts.sums, ids, reading.shape, origin),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._data.cells import CellData, mean_of_sums, read_cells
+from .._data.cells import CellData, mean_of_sums, read_cells, unread_cells
 from .._data.clients import read_clients
 from .._data.features import set_columns
 from .._data.frame_labels import labels_of_shape, sizes_of_shape
@@ -140,23 +140,8 @@ def _agree_on_cells(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) 
     parameters, (sums, n_observations, counts) = plan["parameters"], facts.T
     from_mean = parameters["effects"] != "none" and parameters["family"] == "gaussian"
     origin = mean_of_sums(sums, n_observations.sum()) if from_mean else 0.0
-    none: Any = np.empty(0, dtype=np.int32)
-    data = CellData(
-        rows=none,
-        columns=none,
-        values=np.empty(0),
-        counts=np.empty(0),
-        offsets=offsets_of(lengths),
-        log_base_measure=np.empty(0),
-        ids=np.array(plan["roster"]),
-        shape=sizes_of_shape(plan["shape"]),
-        row_offsets=None,
-        observations=None,
-        origin=origin,
-        sums=sums,
-        n_observations=np.empty(0),
-        log_effort=None,
-    )
+    shape, ids = sizes_of_shape(plan["shape"]), plan["roster"]
+    data = unread_cells(lengths, sums, ids, shape, origin)
     weights = weights_of_cells(lengths, counts, parameters["client_weights"])
     return Agreed(weights, {"origin": origin}, data)
 

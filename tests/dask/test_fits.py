@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 
 from skfedem import FederatedGaussianMixture
 from skfedem.preprocessing import FederatedPCA, FederatedStandardScaler
-from workers import assert_same_fit
+from workers import NOISY, SETTINGS, assert_same_fit
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -20,14 +20,6 @@ skfedem_dask = pytest.importorskip("skfedem.dask")
 read_clients = skfedem_dask.read_clients
 
 COLUMNS = ["speed", "load", "slope"]
-NOISY = {"omega": 1.0, "participation": 0.5}
-SETTINGS = {
-    "exact": {},
-    "compressed": NOISY,
-    "minibatches": {**NOISY, "batch_size": 20},
-    "variance-reduced": {**NOISY, "batch_size": 20, "solver": "vr_fedem"},
-    "uniform": {"client_weights": "uniform"},
-}
 
 
 def mixture(**settings):

@@ -9,21 +9,13 @@ from numpy.testing import assert_array_equal
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.clients.sums import shards_of
-from workers import assert_same_fit
+from workers import NOISY, SETTINGS, assert_same_fit
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 read_clients = pytest.importorskip("skfedem.dask").read_clients
 
 SHAPE = (40, 24)
-NOISY = {"omega": 1.0, "participation": 0.5}
-SETTINGS = {
-    "exact": {},
-    "compressed": NOISY,
-    "minibatches": {**NOISY, "batch_size": 20},
-    "variance-reduced": {**NOISY, "batch_size": 20, "solver": "vr_fedem"},
-    "uniform": {"client_weights": "uniform"},
-}
 pytestmark = pytest.mark.filterwarnings("ignore:Not converged", "ignore:Counts around effects")
 
 
