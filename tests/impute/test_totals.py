@@ -283,7 +283,7 @@ def test_dispersion_is_that_of_pearson_residuals(family, effects):
 
 def test_counts_of_flocks_warn():
     values = simulated() * 10  # ten times the mean, a hundred times the variance
-    with pytest.warns(UserWarning, match=r"dispersion of the counts is .* as large\. Do not"):
+    with pytest.warns(UserWarning, match=r"dispersion of the counts is .* as large\. Leave totals"):
         imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
     few = FederatedMatrixImputer(**EFFECTS).fit(simulated())
     assert imputer.dispersion_ == pytest.approx(10 * few.dispersion_, rel=1e-3)
