@@ -1,5 +1,7 @@
 """Clusters of Dask on this machine."""
 
+import os
+import signal
 import warnings
 from contextlib import contextmanager
 
@@ -20,12 +22,24 @@ def local_cluster(n_workers):
     """Client of a cluster whose workers are processes with a thread each, started again if lost."""
     from distributed import Client, LocalCluster
 
+    import dask
+
+    # A worker that is lost twice within this time is otherwise not started again, if it happens to
+    # be starting when the time since the first loss is over.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
     with warnings.catch_warnings():
         # Of a port for the dashboard that is taken, or a slow disk: of the machine, not of us.
         warnings.simplefilter("ignore")
         cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0")
-    with cluster, Client(cluster) as client:
+    with patient, cluster, Client(cluster) as client:
         yield client
+
+
+def kill_a_worker(client, n_workers=2):
+    """Kill the process of one of so many workers, once all are there."""
+    client.wait_for_workers(n_workers, timeout=120)
+    pids = client.run(os.getpid)
+    os.kill(pids[min(pids)], signal.SIGKILL)
 
 
 def assert_same_fit(got, want):

@@ -30,6 +30,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
 
+import dask
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.dask import read_clients
 
@@ -63,7 +64,13 @@ def write(folder, n_files, n_rows, n_features=20):
 def cluster_of(n_workers, **settings):
     """Client of a cluster whose workers have imported the package."""
     settings = {"threads_per_worker": 1, "dashboard_address": ":0", **settings}
-    with LocalCluster(n_workers=n_workers, **settings) as cluster, Client(cluster) as client:
+    # Or else a worker that is lost twice within this time may not be started again.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
+    with (
+        patient,
+        LocalCluster(n_workers=n_workers, **settings) as cluster,
+        Client(cluster) as client,
+    ):
         client.run(lambda: (__import__("skfedem.dask"), __import__("pyarrow.parquet")))
         yield client
 
@@ -88,7 +95,7 @@ def killing(client):
 
     def steps(k):
         if k in (4, 9):
-            client.wait_for_workers(3)
+            client.wait_for_workers(3, timeout=120)
             pids = client.run(os.getpid)
             os.kill(pids[min(pids)], signal.SIGKILL)
         return 0.3

@@ -1,7 +1,5 @@
 """Workers that are lost, interruptions, and checkpoints."""
 
-import os
-import signal
 import sys
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from skfedem import FederatedGaussianMixture
-from workers import local_cluster
+from workers import kill_a_worker, local_cluster
 
 pytest.importorskip("pyarrow")
 skfedem_dask = pytest.importorskip("skfedem.dask")
@@ -39,12 +37,6 @@ class Event:
         return 0.1
 
 
-def kill_one(client):
-    """Kill the process of a worker."""
-    pids = client.run(os.getpid)
-    os.kill(pids[min(pids)], signal.SIGKILL)
-
-
 def assert_same(got, want):
     for name in ("weights_", "means_", "covariances_"):
         assert_array_equal(getattr(got, name), getattr(want, name))
@@ -59,8 +51,7 @@ def test_two_lost_workers_change_no_bit(cluster, federation, tables):
     killed = []
 
     def kill():
-        cluster.wait_for_workers(2)
-        kill_one(cluster)
+        kill_a_worker(cluster)
         killed.append(1)
 
     # One after a snapshot, and one between two.
@@ -101,7 +92,7 @@ def test_a_cluster_without_workers_is_an_error_that_says_what_to_do(
         assert not hasattr(model, "means_")
         assert_same(mixture(Event()).fit(tables, resume_from=path), want)
         client.cluster.scale(1)
-        client.wait_for_workers(1)
+        client.wait_for_workers(1, timeout=120)
         assert_same(mixture(Event()).fit(federation, resume_from=path), want)
 
 

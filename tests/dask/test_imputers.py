@@ -1,15 +1,12 @@
 """Imputers of triplets on the workers of a cluster have the bits of fits in one process."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from skfedem import FederatedMatrixImputer, FederatedMatrixImputerCV
 from skfedem.clients.sums import shards_of
-from workers import NOISY, SETTINGS, assert_same_fit
+from workers import NOISY, SETTINGS, assert_same_fit, kill_a_worker
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -82,9 +79,7 @@ def test_lost_workers_change_no_bit(cluster, counts):
 
     def steps(k):
         if k in (4, 7) and len(killed) < 2:
-            cluster.wait_for_workers(2)
-            pids = cluster.run(os.getpid)
-            os.kill(pids[min(pids)], signal.SIGKILL)
+            kill_a_worker(cluster)
             killed.append(k)
         return 0.1
 
