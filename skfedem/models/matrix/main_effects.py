@@ -11,13 +11,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
-from scipy.sparse import csr_array, hstack
 
 from ..._typing import FloatArray
 from .column_equations import solve_for_columns
-from .covariates import CovariateData
 from .families import safe_share
+from .joint_equations import joint_direction
 from .pooled import LEAST_PENALTY, Margins, Pooled, Support
 from .theta import Effects
 
@@ -40,10 +38,9 @@ class Newton(NamedTuple):
         effects overshoot MAX_LOG_MEAN, from where each comes back by at most 1 per step.
     max_halvings, sufficient_decrease : int, float
         Of the line search.
-    least_ridge, least_joint_ridge : float
+    least_ridge : float
         Only the ridge determines a constant added to all rows and subtracted from all columns. It
-        is at least this share of the curvature, in whose rounding errors it would be lost; the
-        second is for equations with covariates, which may be collinear.
+        is at least this share of the curvature, in whose rounding errors it would be lost.
     """
 
     tolerance: float = 1e-12
@@ -53,7 +50,6 @@ class Newton(NamedTuple):
     max_halvings: int = 30
     sufficient_decrease: float = 1e-4
     least_ridge: float = 1e-12
-    least_joint_ridge: float = 1e-10
 
 
 _NEWTON = Newton()
@@ -94,7 +90,7 @@ def fit_effects(
         if pooled.covariates is None:
             direction, factor = _newton_direction(pooled, slopes, weights, factor)
         else:
-            direction = _joint_direction(pooled, pooled.covariates, slopes, weights)
+            direction = joint_direction(pooled, pooled.covariates, slopes, weights)
         direction = _shortened(pooled, slopes, direction)
         decrease = _decrease(slopes, direction)
         size = abs(current.objective)
@@ -199,50 +195,6 @@ def _derivatives(pooled: Pooled, effects: Effects, theta: FloatArray) -> tuple[E
         rest = known.sums - known.design.T @ means - known.penalties * effects.coefficients
         slopes = slopes._replace(coefficients=rest)
     return slopes, support.counts * family.variance(theta)
-
-
-def _joint_direction(
-    pooled: Pooled, covariates: CovariateData, slopes: Effects, weights: FloatArray
-) -> Effects:
-    """Newton's direction for all effects and coefficients, from which the rows are eliminated."""
-    support, ridge_penalty = pooled.support, pooled.ridge_penalty
-    n_cells, n_columns = len(weights), support.shape[1] * (pooled.effects != "rows")
-    every = np.arange(n_cells + 1)
-    parts = [csr_array(np.ones((n_cells, 1))), covariates.design]
-    if n_columns:
-        shape = n_cells, n_columns
-        parts.insert(1, csr_array((np.ones(n_cells), support.columns, every), shape=shape))
-    design = csr_array(hstack(parts, format="csr"))
-    weighted = csr_array(design.multiply(weights[:, None]))
-    hessian = (design.T @ weighted).toarray()
-    right = np.concatenate([[slopes.intercept], slopes.columns[:n_columns], slopes.coefficients])
-    penalties = [np.full(1, LEAST_PENALTY), np.full(n_columns, ridge_penalty), covariates.penalties]
-    least = _NEWTON.least_joint_ridge * float(hessian.diagonal().max())
-    hessian[np.diag_indices_from(hessian)] += np.maximum(np.concatenate(penalties), least)
-    row_change = np.zeros(support.shape[0])
-    if pooled.effects != "columns":
-        shape = support.shape[0], n_cells
-        of_rows = csr_array((np.ones(n_cells), every[:-1], support.row_starts), shape=shape)
-        curvature = of_rows @ weights + max(ridge_penalty, least)
-        across = of_rows @ weighted
-        scaled = csr_array(across.multiply(1 / curvature[:, None]))
-        hessian -= (across.T @ scaled).toarray()
-        solution = _solved(hessian, right - scaled.T @ slopes.rows)
-        row_change = (slopes.rows - across @ solution) / curvature
-    else:
-        solution = _solved(hessian, right)
-    columns = np.zeros(support.shape[1])
-    columns[:n_columns] = solution[1 : 1 + n_columns]
-    return Effects(float(solution[0]), row_change, columns, solution[1 + n_columns :])
-
-
-def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """Solution of equations with a positive definite matrix, or if rounding hides that, nearby."""
-    _, solution, info = lapack.dposv(matrix, right)
-    if info:
-        nearby = matrix + 1e-6 * np.diag(np.abs(matrix.diagonal()).max() * np.ones(len(matrix)))
-        solution = np.linalg.solve(nearby, right)
-    return solution
 
 
 def _newton_direction(

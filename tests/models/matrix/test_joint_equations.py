@@ -1,0 +1,53 @@
+"""Newton's equations for effects beside covariates and groups, against dense ones."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from low_rank_cells import support_of
+from skfedem.models.matrix.covariates import CovariateData, Covariates
+from skfedem.models.matrix.joint_equations import joint_direction
+from skfedem.models.matrix.pooled import LEAST_PENALTY, Pooled
+from skfedem.models.matrix.theta import Effects
+
+SHAPE, RIDGE = (12, 5), 0.4
+
+
+@pytest.mark.parametrize("with_effects", [True, False])
+@pytest.mark.parametrize("n_groups", [1, 3])
+@pytest.mark.parametrize("effects", ["both", "rows", "columns"])
+def test_the_direction_solves_the_dense_equations(effects, n_groups, with_effects):
+    rng = np.random.default_rng(0)
+    support = support_of(*np.nonzero(rng.random(SHAPE) < 0.6), SHAPE)
+    groups = np.arange(SHAPE[0]) % n_groups
+    known = Covariates(
+        rng.normal(size=(SHAPE[0], 2)),
+        rng.normal(size=(SHAPE[1], 3)),
+        groups,
+        n_groups,
+        with_effects,
+    )
+    sizes = [1, SHAPE[0] * (effects != "columns"), SHAPE[1] * (effects != "rows"), sum(known.sizes)]
+    own = rng.uniform(0.3, 2, sizes[3])
+    data = CovariateData(
+        known, np.zeros(sizes[3]), own, known.design(support.rows, support.columns)
+    )
+    pooled = Pooled(support, None, "poisson", 0, 0.0, effects, RIDGE, covariates=data)
+
+    def effects_of(values):
+        intercept, rows, columns, coefficients = np.split(values, np.cumsum(sizes)[:-1])
+        rows, columns = (
+            own if own.size else np.zeros(n) for own, n in zip((rows, columns), SHAPE, strict=True)
+        )
+        return Effects(float(intercept[0]), rows, columns, coefficients)
+
+    slopes, weights = rng.normal(size=sum(sizes)), rng.uniform(0.5, 3, len(support.rows))
+    jacobian = np.stack(
+        [pooled.effects_at_cells(effects_of(e)) for e in np.eye(sum(sizes))], axis=1
+    )
+    penalties = [np.full(1, LEAST_PENALTY), *(np.full(n, RIDGE) for n in sizes[1:3]), own]
+    hessian = jacobian.T @ (weights[:, None] * jacobian) + np.diag(np.concatenate(penalties))
+    want = effects_of(np.linalg.solve(hessian, slopes))
+    got = joint_direction(pooled, data, effects_of(slopes), weights)
+    for one, other in zip(got, want, strict=True):
+        assert_allclose(one, other, rtol=1e-6, atol=1e-8)  # a ridge of 1e-10 at least
