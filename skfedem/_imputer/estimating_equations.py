@@ -283,8 +283,10 @@ def _information(observed: Observed, weights: Weights) -> Information:
     columns -= (rows_columns.T @ (rows_columns * inverse[:, None])).toarray()
     estimated = _free_columns(observed)
     columns_inverse = np.zeros((n_columns, n_columns))
-    block = np.ix_(estimated, estimated)
-    columns_inverse[block] = solve_equations(columns[block], np.eye(len(estimated)), assume_a="pos")
+    for group in range(observed.n_groups):  # which have no rows in common
+        own = estimated[observed.groups_of_columns[estimated] == group]
+        block = np.ix_(own, own)
+        columns_inverse[block] = solve_equations(columns[block], np.eye(len(own)), assume_a="pos")
     return Information(rows, rows_columns, columns_inverse)
 
 
