@@ -109,8 +109,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
         Minibatch size b: the number of rows that an active client reads in a round; None for all of
         its rows.
     replacement : bool, default=True
-        Whether to draw minibatches with replacement. If False, every client needs at least
-        ``batch_size`` rows.
+        Whether minibatches are drawn with replacement; if not, clients need ``batch_size`` rows.
     n_inner : int or "auto", default="auto"
         Number k_in of VR-FedEM's inner rounds between two passes over all rows. "auto" is (1 + ω)
         sqrt(m / 2) / ``participation``, rounded up (Appendix E.2 of [1]_), with m rows per client.
@@ -129,8 +128,7 @@ class FederatedGaussianMixture(CallbackSupportMixin, FittedMixture, _Parameters)
     max_iter : int or None, default=100
         Maximum number of rounds; None requires ``max_epochs``.
     max_epochs : float, default=None
-        Maximum number of epochs: as many evaluations of a row's conditional expectation as there
-        are rows.
+        Maximum number of epochs, with as many conditional expectations of rows as there are rows.
     tol : float, default=1e-3
         Tolerance for convergence, in nats per row. Exact rounds stop when the log-likelihood
         changes by less than ``tol`` times γ; random rounds after three windows of rounds without
