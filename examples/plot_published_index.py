@@ -57,7 +57,7 @@ imputer.fit(counts.clients, shape=(counts.sites, counts.times))
 
 totals = imputer.totals(counts.clients)
 print(totals.table[["column", "imputed", "imputed_error"]].round(1).to_string(index=False))
-index = totals.index(base=0)
+index = totals.index()
 print(index[["column", "imputed", "imputed_error"]].round(3).to_string(index=False))
 trend = totals.trend()
 print(f"dispersion {totals.dispersion:.2f}, serial correlation {totals.serial_correlation:.2f}")

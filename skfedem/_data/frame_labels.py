@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._typing import MatricesLike, RowsName, Table
 from .tables import is_client_list, is_frame, is_missing
+
+_ISO_DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 
 Labels = Any
 """Labels of rows or columns, such as an Index of pandas; None if there are none, or 0, 1, 2, ..."""
@@ -21,6 +25,11 @@ def table_labels(table: Table) -> tuple[Labels, Labels]:
         return None, None
     rows, columns = getattr(table, "index", None), table.columns
     return None if _only_count(rows) else rows, None if _only_count(columns) else columns
+
+
+def series_labels(values: Any) -> Labels:
+    """Labels of a Series; None if they are 0, 1, 2, ..., or for other values."""
+    return table_labels(values.to_frame())[0] if hasattr(values, "to_frame") else None
 
 
 def _only_count(labels: Labels) -> bool:
@@ -131,3 +140,13 @@ def _differ(one: object, other: object) -> bool:
 
 def label_text(label: object) -> str:
     return repr(label) if isinstance(label, str) else str(label)
+
+
+def as_dates(labels: NDArray[Any]) -> NDArray[Any]:
+    """Text like 2024, 2024-05 or 2024-05-31 as dates; other labels as they are."""
+    if not all(isinstance(label, str) and _ISO_DATE.fullmatch(label) for label in labels):
+        return labels
+    try:
+        return labels.astype("datetime64[D]")
+    except ValueError:  # such as 1995-13
+        return labels

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._data.covariates import CovariateTable, numbered, read_covariates
-from .._data.frame_labels import check_labels, table_labels
+from .._data.frame_labels import check_labels, series_labels
 from .._typing import EffectsName, FloatArray, IntArray, Table
 from ..models.matrix.covariates import Covariates
 
@@ -88,9 +88,8 @@ def read_given(
                 "groups differ in these. Use effects='both' or 'columns'."
             )
         groups, numbers = numbered(given.row_groups, n_rows, "row_groups")
-        if hasattr(given.row_groups, "to_frame"):
-            own = table_labels(given.row_groups.to_frame())[0]
-            check_labels("row", labels[0], own, "Reindex row_groups", "the matrix")
+        own = series_labels(given.row_groups)
+        check_labels("row", labels[0], own, "Reindex row_groups", "the matrix")
     return KnownCovariates(
         read_covariates(given.row_covariates, n_rows, "row", labels[0], "row_covariates"),
         read_covariates(

@@ -102,9 +102,10 @@ def sums_of_rows(
     lags = np.abs(np.subtract.outer(np.arange(n_columns), np.arange(n_columns)))
     dispersion, correlation = estimate.residuals
     noise *= dispersion * correlation**lags
-    model[~is_known] = missing[~is_known] = np.nan
-    imputed_covariance = noise + of_effects[0] - of_effects[1]
-    return Sums(model, missing, of_effects[0], imputed_covariance, row_sums, largest, largest_rows)
+    covariances = of_effects[0], noise + of_effects[0] - of_effects[1]
+    for own in (model, missing, *covariances, *(matrix.T for matrix in covariances)):
+        own[~is_known] = np.nan
+    return Sums(model, missing, *covariances, row_sums, largest, largest_rows)
 
 
 def _natural(rows: FloatArray, columns: FloatArray) -> FloatArray:

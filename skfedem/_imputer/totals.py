@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._data.cells import CellData
-from .._data.frame_labels import label_text
+from .._data.frame_labels import as_dates, check_labels, label_text, series_labels
 from .._data.labels import group_rows
 from .._data.long_tables import as_table
 from .._data.matrices import checked_index
-from .._error_messages import plural
+from .._error_messages import plural, repr_of
 from .._federation import SetUp
 from .._parallel import Workers
-from .._parameters import check_number
+from .._parameters import check_choice
 from .._typing import FloatArray, IntArray
 from .._warnings import warn
 from ..clients.local import LocalClients
@@ -95,26 +95,33 @@ class Totals:
             named |= {f"{name}{part}": numbers for part, numbers in parts.items()}
         return as_table(named)
 
-    def index(self, base: int = 0) -> Any:
+    def index(self, base: Any = None) -> Any:
         """Totals divided by the total of a base column, with standard errors and limits.
 
         Parameters
         ----------
-        base : int, default=0
-            Position of the column whose index is 1.
+        base : label, default=None
+            Column whose index is 1, as ``columns`` names it: 1990, or "2010-05" of months. None is
+            the first.
 
         Returns
         -------
         table : DataFrame, or dict of arrays where pandas is not installed
+
+        Raises
+        ------
+        ValueError
+            If there is no such column, or its total is not positive; or after a fit of numbers that
+            are neither counts nor presences.
         """
-        check_number("base", base, low=-len(self.columns), high=len(self.columns) - 1)
-        self._check_positive("an index")
+        position = 0 if base is None else self._position(base)
+        self._check_positive("an index", [position])
         named: dict[str, Any] = {"column": self.columns}
         for name, values, covariance in (
             ("imputed", self.imputed, self.imputed_covariance),
             ("model", self.model, self.model_covariance),
         ):
-            ratios, errors = index_of(values, covariance, int(base))
+            ratios, errors = index_of(values, covariance, position)
             low, high = limits(ratios, errors, self.interval, positive=True)
             parts = {"": ratios, "_error": errors, "_low": low, "_high": high}
             named |= {f"{name}{part}": numbers for part, numbers in parts.items()}
@@ -132,26 +139,58 @@ class Totals:
         -------
         trend : Trend
             Per year if the columns are dates or periods, otherwise per unit of their numbers, or
-            per column. The words are meant for years.
+            per column. The words are meant for years. Columns without a total are left out.
+
+        Raises
+        ------
+        ValueError
+            If `kind` is another; or if a total is not positive, or fewer than two are known.
         """
-        self._check_positive("a trend")
+        check_choice("kind", kind, ("imputed", "model"))
+        known = np.flatnonzero(~np.isnan(self.imputed))
+        self._check_positive("a trend", known.tolist())
+        if len(known) < 2:
+            raise ValueError(f"Expected at least two known totals for a trend, got {len(known)}.")
         values = self.imputed if kind == "imputed" else self.model
         covariance = self.imputed_covariance if kind == "imputed" else self.model_covariance
-        return overall_trend(values, covariance, times_of(self.columns), self.interval)
+        return overall_trend(
+            values[known],
+            covariance[np.ix_(known, known)],
+            times_of(self.columns)[known],
+            self.interval,
+        )
 
-    def _check_positive(self, what: str) -> None:
-        if not (self.is_positive and (self.imputed > 0).all() and (self.model > 0).all()):
+    def _position(self, base: Any) -> int:
+        """Position of the column with a label, which may be the text of a period."""
+        labels = list(self.columns)
+        for k, own in enumerate(labels):
+            if own == base or (isinstance(base, str) and str(own) == base):
+                return k
+        raise ValueError(
+            f"Expected base to be a column, from {label_text(labels[0])} to "
+            f"{label_text(labels[-1])}, got {repr_of(base)}."
+        )
+
+    def _check_positive(self, what: str, positions: list[int]) -> None:
+        """Raise unless these totals are positive."""
+        if not self.is_positive:
             raise ValueError(
-                f"Expected positive totals of counts or presences for {what}, got others. Choose "
-                "columns with observations."
+                f"Expected totals of counts or presences for {what}, got those of "
+                "family='gaussian'. Fit counts with family='poisson'."
             )
+        for k in positions:
+            if not (self.imputed[k] > 0 and self.model[k] > 0):
+                raise ValueError(
+                    f"Expected a positive total in column {label_text(self.columns[k])} for "
+                    f"{what}, got {self.imputed[k]:g}. Leave it out with columns=."
+                )
 
 
 def times_of(labels: Any) -> FloatArray:
     """Times of columns: in years for dates and periods, numbers as they are, else positions."""
     if hasattr(labels, "to_timestamp"):
         labels = labels.to_timestamp()
-    array = np.asarray(labels)
+    array = as_dates(np.asarray(labels))
     if array.dtype.kind == "M":
         days = array.astype("datetime64[D]").astype(np.float64)
         return days / _DAYS_OF_A_YEAR
@@ -207,12 +246,13 @@ def estimated_totals(
 
 
 def numbers_of_groups(
-    groups: ArrayLike | None, rows: ArrayLike | None, n_rows: int
+    groups: ArrayLike | None, rows: ArrayLike | None, row_labels: Any, n_rows: int
 ) -> tuple[list[Any], IntArray]:
     """Labels of groups, and the number of each row's group; -1 for rows that are not selected."""
     labels: NDArray[Any] = np.zeros(1)
     numbers = np.zeros(n_rows, dtype=np.intp)
     if groups is not None:
+        check_labels("row", row_labels, series_labels(groups), "Reindex groups", "the matrix")
         labels, order, offsets = group_rows(groups, n_rows, "groups")
         numbers[slice(None) if order is None else order] = np.repeat(
             np.arange(len(labels)), np.diff(offsets)

@@ -42,10 +42,19 @@ _STRONG = 0.05
 def index_of(
     totals: FloatArray, covariance: FloatArray, base: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Totals divided by one of them, and standard errors."""
+    """Totals divided by one of them, and standard errors; NaN of those that are unknown."""
+    known = np.flatnonzero(~np.isnan(totals))
+    errors = np.full(len(totals), np.nan)
+    errors[known] = _errors_of_ratios(
+        totals[known], covariance[np.ix_(known, known)], int(np.searchsorted(known, base))
+    )
+    return totals / totals[base], errors
+
+
+def _errors_of_ratios(totals: FloatArray, covariance: FloatArray, base: int) -> FloatArray:
     gradient = np.diag(np.full(len(totals), 1 / totals[base]))
     gradient[:, base] -= totals / totals[base] ** 2
-    return totals / totals[base], standard_errors(gradient @ covariance @ gradient.T)
+    return standard_errors(gradient @ covariance @ gradient.T)
 
 
 def overall_trend(

@@ -98,7 +98,8 @@ class MatrixWithErrors(MatrixImputation):
         TypeError, ValueError
             If X is not the data of the fit; or, with estimating equations, if the fit has a
             low-rank part or lacks effects, or rows and columns fall into parts without a common
-            cell; or if there are fewer than two rows or clients to draw from.
+            cell; or if there are fewer than two rows or clients to draw from; or if ``groups`` is
+            a Series with other row labels than the matrix.
 
         Warns
         -----
@@ -118,7 +119,7 @@ class MatrixWithErrors(MatrixImputation):
         check_choice("errors", errors, ("equations", *get_args(Unit)))
         n_rows, n_columns = self._shape
         selected = np.arange(n_columns)[checked_index("columns", columns, n_columns)]
-        names, numbers = numbers_of_groups(groups, rows, n_rows)
+        names, numbers = numbers_of_groups(groups, rows, self._row_labels, n_rows)
         labels = self._row_labels, self._column_labels
         labels = labels[0], None if labels[1] is None else labels[1][selected]
         if errors == "equations":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,9 @@ from .._data.long_tables import Columns, column, columns_of, numbers
 from .._optional import check_installed
 from .._parameters import check_choice
 from .._typing import BoolArray, IntArray, Table
+
+# Text that begins with a day, or a month, and another number.
+_DAY_FIRST = re.compile(r"\s*\d{1,2}[^\w\s]\s*\d{1,2}[^\w\s]\s*\d")
 
 
 def read_counts(
@@ -45,8 +49,9 @@ def read_counts(
         numbers. Fit with ``offset=counts.offset``, its logarithm.
     freq : {"D", "W", "M", "Q", "Y"}, default=None
         Period of a column of the matrix: day, week (Monday to Sunday), month, quarter or year. The
-        times are then dates, or text such as "2024-05", and every period from the first to the last
-        is a column. Requires pandas. None: the distinct times are the columns, sorted.
+        times are then dates, or text such as "2024-05", year first, and every period from the first
+        to the last is a column. Requires pandas. None: the distinct times are the columns, sorted.
+        A year without any observation is then no column.
 
     Returns
     -------
@@ -65,8 +70,8 @@ def read_counts(
     ImportError
         If `freq` is given, but pandas is missing.
     TypeError, ValueError
-        If a column is missing, or has missing names, times that are no dates, or counts that are no
-        numbers; if an effort is not positive; or if no count is known.
+        If a column is missing, or has missing names, times that are no dates, or have day or month
+        first, or counts that are no numbers; if an effort is not positive; or if no count is known.
 
     See Also
     --------
@@ -97,6 +102,7 @@ def read_counts(
     if not is_known.any():
         raise ValueError(f"Expected numbers in column {count!r}, got none. Check the column.")
     sites, site_numbers = _numbered(columns, site, is_known)
+    _check_times(_names(columns, time, is_known), time, freq)
     if freq is None:
         times, time_numbers = _numbered(columns, time, is_known)
     else:
@@ -151,6 +157,22 @@ def _numbered(columns: Columns, name: str, is_known: BoolArray) -> tuple[NDArray
         np.arange(len(names)), np.diff(offsets)
     )
     return names, places
+
+
+def _check_times(times: NDArray[Any], name: str, freq: str | None) -> None:
+    """Raise for text that is not in the order of time, or dates of which it is not known."""
+    for time in filter(lambda own: isinstance(own, str), times):
+        if _DAY_FIRST.match(time):
+            raise ValueError(
+                f"Expected dates with the year first in column {name!r}, such as 2024-05-31, got "
+                f"{time!r}, in which day and month may be confused. Convert the column by "
+                "pandas.to_datetime(..., dayfirst=True), or False."
+            )
+        if freq is None and time.isdigit() and len(time) != 4:
+            raise ValueError(
+                f"Expected numbers as times in column {name!r}, got text, {time!r}: text would be "
+                "sorted by its first digits. Convert the column by astype(int)."
+            )
 
 
 def _periods(times: NDArray[Any], name: str, freq: str) -> tuple[Any, IntArray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._data.frame_labels import as_dates
 from .._typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _LONG_NAME = 5  # characters: longer tick labels are rotated
 _MAX_NAME = 13  # characters: of longer names, the middle is left out
 _MAX_DATE_TICKS = 8
@@ -68,11 +67,10 @@ def _day_numbers(labels: NDArray[Any]) -> FloatArray:
         if (abs(years - 1950) < 250).all() and (abs(months - 6.5) < 6).all():
             labels = (12 * (years - 1970) + months - 1).astype("datetime64[M]")
     try:
-        if all(isinstance(label, str) and _ISO_DATE.fullmatch(label) for label in labels):
-            labels = labels.astype("datetime64[D]")
+        labels = as_dates(labels)
         if labels.dtype.kind == "M" or all(isinstance(label, date) for label in labels):
             return date2num(labels)
-    except (TypeError, ValueError):  # invalid, such as 1995-13
+    except (TypeError, ValueError):
         pass
     return np.full(len(labels), np.nan)
 

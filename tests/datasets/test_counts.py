@@ -123,3 +123,21 @@ def test_an_effort_has_to_be_positive(effort):
     hours = [1.0, 2.0, effort, 8.0, 16.0]
     with pytest.raises(ValueError, match="positive efforts in column 'hours'"):
         read_counts(NOTES | {"hours": hours}, **NAMES, effort="hours")
+
+
+def test_dates_whose_day_and_month_may_be_confused_are_errors():
+    for date in ("15.01.2020", "05/01/2020", "1-2-20"):
+        notes = {**NOTES, "month": ["2024-01"] * 4 + [date]}
+        for freq in ("M", None):
+            with pytest.raises(ValueError, match=f"year first in column 'month'.*'{date}'"):
+                read_counts(notes, **NAMES, freq=freq)
+    for date in ("2024/2/1", "1 Feb 2024", "Feb 2024", "20240201", "2024-02-01 10:30"):
+        notes = {**NOTES, "month": ["2024-01"] * 4 + [date]}
+        assert len(read_counts(notes, **NAMES, freq="M").times) == 2
+
+
+def test_numbers_as_text_are_not_sorted_by_their_first_digits():
+    with pytest.raises(ValueError, match="numbers as times in column 'month', got text, '1'"):
+        read_counts({**NOTES, "month": ["1", "2", "10", "1", "2"]}, **NAMES)
+    years = read_counts({**NOTES, "month": ["2021", "2020", "2021", "2020", "2020"]}, **NAMES)
+    assert years.times.tolist() == ["2020", "2021"]

@@ -234,10 +234,16 @@ def test_a_column_without_observations_is_nan():
     imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
     totals = imputer.totals(values)
     assert np.flatnonzero(np.isnan(totals.imputed)).tolist() == [5]
-    with pytest.raises(ValueError, match="positive totals .* Choose columns"):
-        totals.trend()
-    known = imputer.totals(values, columns=[0, 1, 2, 4])
-    assert np.isfinite(known.trend().slope_error)
+    assert np.flatnonzero(np.isnan(totals.table["imputed_error"])).tolist() == [5]
+    # It is left out of what follows.
+    known = imputer.totals(values, columns=[0, 1, 2, 3, 4, 6])
+    assert_allclose(totals.index()["imputed_error"].dropna(), known.index()["imputed_error"])
+    times = np.array([0.0, 1, 2, 3, 4, 6])
+    slope = np.polyfit(times, np.log(known.imputed), 1)[0]
+    assert_allclose(totals.trend().slope, slope)
+    assert totals.trend().slope_error > 0
+    with pytest.raises(ValueError, match="positive total in column 5 for an index, got nan"):
+        totals.index(base=5)
 
 
 def test_tables_have_names_and_limits():
@@ -248,10 +254,36 @@ def test_tables_have_names_and_limits():
     assert (
         (table["imputed_low"] < table["imputed"]) & (table["imputed"] < table["imputed_high"])
     ).all()
-    index = totals.index(base=-1)
-    assert index["imputed"].iloc[-1] == 1
+    for base in ("2006", pd.Period("2006")):
+        index = totals.index(base=base)
+        assert index["imputed"].iloc[-1] == 1
+    with pytest.raises(ValueError, match="a column, from 2000 to 2006, got 2007"):
+        totals.index(base=2007)
     assert index["imputed_error"].iloc[-1] == pytest.approx(0, abs=1e-9)
     assert totals.trend("model").multiplicative != totals.trend().multiplicative
+    with pytest.raises(ValueError, match="kind to be one of .*Did you mean 'imputed'"):
+        totals.trend("imputed_")
+
+
+def test_months_may_be_text():
+    periods = pd.period_range("2000-01", periods=7, freq="M")
+    frames = [pd.DataFrame(simulated(), columns=own) for own in (periods, periods.astype(str))]
+    dates, text = (
+        FederatedMatrixImputer(**EFFECTS).fit(own).totals(own).trend() for own in frames
+    )
+    assert text == dates
+    frame = pd.DataFrame(simulated())
+    monthly = FederatedMatrixImputer(**EFFECTS).fit(frame).totals(frame).trend()
+    assert_allclose(dates.slope, 12 * monthly.slope, rtol=0.02)  # months differ in length
+
+
+def test_labels_of_groups_are_those_of_the_rows():
+    values = pd.DataFrame(simulated(), index=[f"site{k}" for k in range(len(simulated()))])
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
+    groups = pd.Series(np.arange(len(values)) % 2, values.index)
+    assert imputer.totals(values, groups=groups).keys() == {0, 1}
+    with pytest.raises(ValueError, match="row labels .*Reindex groups"):
+        imputer.totals(values, groups=groups[::-1])
 
 
 def test_totals_that_hang_on_a_single_cell_warn():

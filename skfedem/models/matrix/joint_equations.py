@@ -81,7 +81,8 @@ def _solution(matrix: csr_array, right: FloatArray, starts: IntArray) -> FloatAr
     rows = csr_array(matrix)[:n_common, :n_common].toarray()
     common = np.column_stack([rows, right[:n_common]])
     factors = []
-    for start, stop in pairwise(starts.tolist()):
+    groups = [(start, stop) for start, stop in pairwise(starts.tolist()) if start < stop]
+    for start, stop in groups:
         own = matrix[start:stop]
         factor = _factor(own[:, start:stop].toarray())
         border = np.column_stack([own[:, :n_common].toarray(), right[start:stop]])
@@ -90,7 +91,7 @@ def _solution(matrix: csr_array, right: FloatArray, starts: IntArray) -> FloatAr
         factors.append((factor, border))
     factor = _factor(common[:, :-1])
     solution[:n_common], _ = lapack.dpotrs(factor, common[:, -1], lower=1)
-    for (start, stop), (factor, border) in zip(pairwise(starts.tolist()), factors, strict=True):
+    for (start, stop), (factor, border) in zip(groups, factors, strict=True):
         rest = border[:, -1] - border[:, :-1] @ solution[:n_common]
         solution[start:stop], _ = lapack.dtrtrs(factor, rest, lower=1, trans=1)
     return solution
