@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, NamedTuple, get_args
 
@@ -12,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from .._error_messages import plural
-from .._federation import MOST_CLIENTS, Elsewhere, client_groups, offsets_of
+from .._federation import MOST_CLIENTS, Elsewhere, client_groups, little_endian, offsets_of
 from .._parameters import check_choice
 from .._typing import ClientWeights, FloatArray, IntArray, MatricesLike, RowsName, Shape, Table
 from .effort import check_effort
@@ -68,6 +69,13 @@ class CellData(NamedTuple):
     def observers(self) -> IntArray:
         """Positions of the clients that have cells, in increasing order."""
         return np.flatnonzero(np.diff(self.offsets))
+
+    def digest(self) -> str:
+        """Digest of the cells of all clients, to recognise other data."""
+        digest, cells = hashlib.sha256(), (self.rows, self.columns, self.values, self.counts)
+        for array in (self.offsets, *cells, self.n_observations):
+            digest.update(little_endian(array).data)
+        return digest.hexdigest()
 
 
 class CellReading(NamedTuple):

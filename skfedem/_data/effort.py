@@ -73,12 +73,12 @@ def check_effort(log_effort: FloatArray, family: str) -> None:
     if family == "bernoulli":
         raise ValueError(
             "Expected a family of counts, or 'gaussian', with an offset, got 'bernoulli', whose "
-            "log-odds are not proportional to effort. Give effort as a covariate, or counts."
+            "log-odds are not proportional to effort. Give counts, or no offset."
         )
     bad = ~(np.abs(log_effort) <= (LARGEST if family == "gaussian" else LARGEST_OFFSET))
     if bad.any():
         raise ValueError(
-            "Expected a finite offset for each observation, for counts from "
-            f"{-LARGEST_OFFSET:g} to {LARGEST_OFFSET:g}, got {log_effort[bad][0]}. Give logarithms "
-            "of positive efforts."
+            "Expected a finite offset for each observation, of counts at most "
+            f"{LARGEST_OFFSET:g} in size, got {log_effort[bad][0]}. Give logarithms of positive "
+            "efforts."
         )

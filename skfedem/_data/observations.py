@@ -347,10 +347,10 @@ def check_values(observations: Observations, family: Family, missing: float) -> 
             f"Expected numbers of at most {LARGEST:g} in size, {got}: their squares are too "
             "large for a double. Rescale the data."
         )
-    raise ValueError(
-        f"Expected {family.domain} for family={family.name!r}, {got}. Correct it, choose another "
-        "family, or give missing_values if it marks missing cells."
-    )
+    advice = "Correct it, choose another family, or give missing_values if it marks missing cells."
+    if family.name in ("poisson", "negative_binomial") and value % 1:
+        advice = "Give counts, and areas or efforts as an offset; or choose another family."
+    raise ValueError(f"Expected {family.domain} for family={family.name!r}, {got}. {advice}")
 
 
 def _place(observations: Observations, position: int) -> str:

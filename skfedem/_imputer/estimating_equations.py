@@ -179,8 +179,9 @@ def solve(
         found = pearson_moments(clients, observed, family, natural, n_parameters)
         if not found.dispersion >= 0:
             raise ValueError(
-                f"Expected more observed cells than effects, which are {n_parameters}, got "
-                f"{np.count_nonzero(observed.is_kept)}. Leave out rows with one cell."
+                "Expected more cells of rows and columns that are not constant than effects, of "
+                f"which there are {n_parameters}, got {np.count_nonzero(observed.is_kept)}. Leave "
+                "out rows with one cell, or give errors='parametric'."
             )
         residuals = Residuals(
             found.dispersion if overdispersion else 1.0,

@@ -355,6 +355,6 @@ def warn_of_shares(
         f"{np.count_nonzero(shares > _LARGE_SHARE)} of {len(shares)} totals hang on one missing "
         f"cell by more than {_LARGE_SHARE:.0%}: the mean of row {row_text} in column {column_text} "
         f"is {shares[k]:.0%} of the total, extrapolated from {seen}. "
-        "Leave such rows out with rows=.",
+        "Give rows= without such rows.",
         UserWarning,
     )

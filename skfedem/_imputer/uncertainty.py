@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from .._data.cells import CellData, read_cells
+from .._data.frame_labels import label_text
 from .._data.matrices import checked_index
 from .._error_messages import label_repr, plural
 from .._parameters import check_choice, check_counts, check_number
@@ -19,6 +20,8 @@ from .._warnings import warn
 from .bootstrap import Replicate, Unit, domain_of_dispersion, draw, drawn_totals, replicates
 from .imputation import MatrixImputation
 from .totals import Totals, estimated_totals, numbers_of_groups, observed_groups
+
+_DRAW = "Give errors='parametric', 'rows' or 'clients'"
 
 
 class MatrixWithErrors(MatrixImputation):
@@ -232,9 +235,11 @@ class MatrixWithErrors(MatrixImputation):
         if len(missing):
             group, column = missing[0]
             label = self.row_groups_[np.unique(groups[numbers >= 0])[group]]
+            known, position = self._column_labels, columns[column]
+            name = position if known is None else label_text(known[position])
             warn(
                 f"Group {label_repr(label)} of row_groups has no observation in column "
-                f"{columns[column]}, whose effect there and total are unknown (NaN): draw rows, "
+                f"{name}, whose effect there and total are unknown (NaN): draw rows, "
                 "clients or observations, or leave such columns out.",
                 UserWarning,
             )
@@ -243,14 +248,16 @@ class MatrixWithErrors(MatrixImputation):
         if self._fitted_family == "negative_binomial":
             raise ValueError(
                 "Expected another family than 'negative_binomial' for errors='equations', whose "
-                "dispersion stands for it. Draw rows, clients or observations, or fit 'poisson'."
+                f"dispersion stands for it. {_DRAW}, or fit 'poisson'."
             )
-        if len(self.singular_values_) or self._fitted_effects != "both":
+        n_factors = len(self.singular_values_)
+        if n_factors or self._fitted_effects != "both":
+            got, want = f"effects={self._fitted_effects!r}", "effects='both'"
+            if n_factors:
+                got, want = plural(n_factors, "factor"), "rank=0"
             raise ValueError(
                 "Expected a fit of effects='both' without low-rank part for errors='equations', "
-                f"got effects={self._fitted_effects!r} and "
-                f"{plural(len(self.singular_values_), 'factor')}. Fit with rank=0, or draw rows, "
-                "clients or observations."
+                f"got {got}. {_DRAW}, or fit with {want}."
             )
 
     def _replicates(
@@ -288,5 +295,10 @@ class MatrixWithErrors(MatrixImputation):
             raise ValueError(
                 f"Expected the data of the fit, a matrix of shape {self._shape}, got shape "
                 f"{data.shape}. Give the X of the fit."
+            )
+        if self._digest not in ("", data.digest()):
+            raise ValueError(
+                "Expected the data of the fit, got the same cells with other values, or in another "
+                "order. Give X, clients and offset of the fit."
             )
         return data

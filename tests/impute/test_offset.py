@@ -240,7 +240,7 @@ BAD = [
     (lambda o: o[0], "one for each client of X, got a ndarray"),
     (lambda o: [o[0][:-1], *o[1:]], "for client 0, as the observations have"),
     (lambda o: [o[0], np.full_like(o[1], NAN), o[2]], "a finite offset for each observation"),
-    (lambda o: [o[0], o[1] + 40, o[2]], "from -30 to 30"),
+    (lambda o: [o[0], o[1] + 40, o[2]], "at most 30 in size"),
     (lambda o: [o[0], ["two"] * len(o[1]), o[2]], "Expected numbers for client 1"),
 ]
 

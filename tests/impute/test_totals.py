@@ -268,9 +268,7 @@ def test_tables_have_names_and_limits():
 def test_months_may_be_text():
     periods = pd.period_range("2000-01", periods=7, freq="M")
     frames = [pd.DataFrame(simulated(), columns=own) for own in (periods, periods.astype(str))]
-    dates, text = (
-        FederatedMatrixImputer(**EFFECTS).fit(own).totals(own).trend() for own in frames
-    )
+    dates, text = (FederatedMatrixImputer(**EFFECTS).fit(own).totals(own).trend() for own in frames)
     assert text == dates
     frame = pd.DataFrame(simulated())
     monthly = FederatedMatrixImputer(**EFFECTS).fit(frame).totals(frame).trend()
@@ -324,14 +322,18 @@ def test_counts_of_flocks_warn():
 def test_what_has_no_totals():
     values = simulated()
     low_rank = FederatedMatrixImputer(rank=1, family="poisson").fit(values)
-    with pytest.raises(ValueError, match="got effects='both' and 1 factor"):
+    with pytest.raises(ValueError, match="got 1 factor. Give errors='parametric'.*rank=0"):
         low_rank.totals(values)
     columns = FederatedMatrixImputer(**{**EFFECTS, "effects": "columns"}).fit(values)
-    with pytest.raises(ValueError, match="Fit with rank=0"):
+    with pytest.raises(ValueError, match="got effects='columns'.* or fit with effects='both'"):
         columns.totals(values)
     imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
     with pytest.raises(ValueError, match=r"data of the fit, a matrix of shape \(15, 7\)"):
         imputer.totals(values[1:])
+    for other in (values + 1, values[::-1], np.where(values == np.nanmax(values), 50, values)):
+        for errors in ("equations", "parametric"):
+            with pytest.raises(ValueError, match="data of the fit, got .* other values"):
+                imputer.totals(other, errors=errors)
     with pytest.raises(ValueError, match="interval .* < 1"):
         imputer.totals(values, interval=95)
     parts = np.full((6, 4), NAN)
@@ -339,7 +341,7 @@ def test_what_has_no_totals():
     imputer = FederatedMatrixImputer(**EFFECTS).fit(parts)
     with pytest.raises(ValueError, match="got 2 parts without a common"):
         imputer.totals(parts)
-    with pytest.raises(ValueError, match="more observed cells than effects"):
+    with pytest.raises(ValueError, match="than effects, of which there are 7, got 7"):
         FederatedMatrixImputer(**EFFECTS).fit(values[:1]).totals(values[:1])
 
 
