@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Self, get_args
+from typing import Self
 
 from numpy.typing import ArrayLike
 from sklearn.utils import Tags
@@ -26,13 +26,13 @@ from ._parameters import (
     read_parameters,
     unfitted,
 )
-from ._typing import FamilyName, FilePath, MatricesLike, Shape, Table
+from ._typing import FilePath, MatricesLike, Shape, Table
 from .models.matrix.families import family_of
 from .models.matrix.pooled import EFFECTS
 from .models.matrix.start import (
     MatrixParameters,
     cell_federation,
-    check_negative_binomial_size,
+    check_distribution,
 )
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._parameters import ResumableParameters
@@ -92,6 +92,10 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Ridge penalty on the effects, equivalent to a normal prior of variance ``1 /
         effects_penalty``; 0 means 1e-7. With about ten observations per row or column or fewer, 1
         usually predicts better.
+    client_effects_penalty : float, "auto" or None, default=None
+        Ridge penalty τ on effects u_i of clients, such as observers, in whose cells θ is larger by
+        u_i: the objective has ``τ / 2 Σ u_i²``. It is the inverse of their variance, which "auto"
+        estimates. Means and scores are those of a client with u = 0. None for no such effects.
     rows : {"shared", "disjoint"}, default="shared"
         Whether all clients in a list have the same rows (sites), or each has different ones.
     missing_values : number, default=numpy.nan
@@ -155,8 +159,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Number of rounds between saves. The last round is saved too, unless interrupted.
     warm_start : bool, default=False
         Whether to start from the θ of the last fit. If that also had ``warm_start=True`` and the
-        same observations, the clients keep their control variates; with unchanged rank, penalties
-        and effects, the run continues as if it had not been interrupted.
+        same observations, clients keep their control variates; with unchanged rank, penalties and
+        effects, without covariates or effects of clients, the run continues as if uninterrupted.
 
     Attributes
     ----------
@@ -170,12 +174,14 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         Row effects, with mean 0.
     column_effects_ : ndarray of shape (n_columns,)
         Column effects, with mean 0.
-    penalty_ : float
-        Nuclear-norm penalty λ of the fit.
+    penalty_, client_effects_penalty_ : float
+        Penalties λ and τ of the fit; the second is None without effects of clients.
     negative_binomial_size_ : float
         Size k of the fit; infinite for other families.
     intercept_ : float
         Intercept of the natural parameter; 0 with ``effects="none"``.
+    client_effects_ : ndarray of shape (`n_clients_`,), or None
+        Effects u_i, 0 without observed cells. A client is told its own alone.
     row_coef_ : ndarray of shape (n_row_covariates,)
         Coefficients of `row_covariates`, per unit of each.
     column_coef_ : ndarray of shape (n_column_covariates,), or (n_groups, n_column_covariates)
@@ -225,8 +231,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         from its control variate V_i. 0 without observed cells.
     n_features_in_ : int
         Number of columns.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the columns, if the data had string names.
+    feature_names_in_ : ndarray of str, shape (`n_features_in_`,)
+        Names of the columns, if the data had any.
 
     See Also
     --------
@@ -239,8 +245,8 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
     runs that differ in noise or in their start may end in different optima.
 
     When exact rounds stop, the objective may still exceed its minimum by a relative ten to a
-    hundred times ``tol``, and by more in the cases that :doc:`/imputation_settings` lists. With a
-    spread of Gaussian cells below 1e-4, fits stop too soon: multiply the cells and ``penalty``.
+    hundred times ``tol``, or more, see :doc:`/imputation_settings`. If Gaussian cells spread by
+    less than 1e-4, fits stop too soon: multiply the cells and ``penalty``.
 
     References
     ----------
@@ -382,8 +388,7 @@ class FederatedMatrixImputer(CallbackSupportMixin, MatrixWithErrors, _Parameters
         if self.rank is not None:
             hint = "Use None for no bound, and 0 for effects alone."
             check_number("rank", self.rank, kind=Integral, low=0, hint=hint)
-        check_choice("family", self.family, get_args(FamilyName))
-        check_negative_binomial_size(self.negative_binomial_size)
+        check_distribution(self)
         if not is_auto(self.penalty):
             hint = 'Use 0 for no penalty, or "auto".'
             check_number("penalty", self.penalty, low=0, hint=hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Self, get_args
+from typing import Self
 
 from numpy.typing import ArrayLike
 from sklearn.base import clone
@@ -13,9 +13,9 @@ from sklearn.utils import Tags
 
 from ._data.cells import read_cells
 from ._data.features import features_of, store
-from ._imputer.covariates import GivenCovariates
+from ._imputer.covariates import GivenCovariates, check_client_effects
 from ._imputer.fitted_matrix import tags_of_matrices
-from ._parameters import check_choice, check_number, check_rank, is_auto
+from ._parameters import check_number, check_rank, is_auto
 from ._penalty_search.baselines import baselines_of
 from ._penalty_search.fitted_search import FittedSearch
 from ._penalty_search.held_out import check_minibatches_without_folds, fold_of_cells
@@ -28,11 +28,11 @@ from ._penalty_search.penalty_path import (
     search_grid,
 )
 from ._random import seeds_of_runs
-from ._typing import FamilyName, MatricesLike, Shape, Table
+from ._typing import MatricesLike, Shape, Table
 from ._warnings import collect_warnings, warn
 from .impute import FederatedMatrixImputer
 from .models.matrix.families import family_of
-from .models.matrix.start import check_negative_binomial_size
+from .models.matrix.start import check_distribution
 from .solvers._from_parameters import check_federated_parameters
 from .solvers._parameters import FederatedParameters
 
@@ -90,6 +90,9 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         Size k of negative binomial counts; "auto" is estimated in each fit.
     effects : {"both", "rows", "columns", "none"}, default="both"
         Main effects in addition to the intercept; "none" also omits the intercept.
+    client_effects_penalty : float, "auto" or None, default=None
+        Ridge penalty on effects of clients, which predict their own held-out cells; "auto" is
+        estimated in each fit. None for no such effects.
     rows : {"shared", "disjoint"}, default="shared"
         Whether all clients in a list have the same rows (sites), or each has different ones.
     missing_values : number, default=numpy.nan
@@ -276,6 +279,8 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
             )
             for rank in grid.ranks:
                 check_rank("ranks", rank, cells.shape)
+            shared = self.rows == "shared" and (clients is None or shape is not None)
+            check_client_effects(self, share_rows=shared)
             folds = fold_of_cells(cells, self.n_splits, seed)
             check_minibatches_without_folds(self, cells, folds)
             imputer = self._imputer(seed)
@@ -334,8 +339,7 @@ class FederatedMatrixImputerCV(FittedSearch, _Parameters):
         if self.period is not None:
             hint = "Use 12 for months, or None."
             check_number("period", self.period, kind=Integral, low=1, hint=hint)
-        check_choice("family", self.family, get_args(FamilyName))
-        check_negative_binomial_size(self.negative_binomial_size)
+        check_distribution(self)
         check_federated_parameters(self)
         return grid
 

@@ -36,8 +36,8 @@ from .tables import check_not_vectors, is_client_list, is_frame
 # Number of observations sorted at once, to limit the memory in addition to input and result.
 _BLOCK = 2**20
 _ONLY_TRIPLETS = (
-    "Expected a fit of FederatedMatrixImputer with shape= and rows='shared', without clients or "
-    "offset, to a {}, got another use. Give tables for it."
+    "Expected a fit of FederatedMatrixImputer with shape= and rows='shared', without clients, "
+    "offset or client_effects_penalty, to a {}, got another use. Give tables for it."
 )
 
 
@@ -158,7 +158,9 @@ def read_cells(
     check_choice("rows", rows, get_args(RowsName), hint=hint)
     from_mean = estimator.effects != "none" and family.name == "gaussian"
     if isinstance(X, Elsewhere):
-        if clients is not None or offset is not None or keep_observations or rows == "disjoint":
+        has_effects = estimator.client_effects_penalty is not None
+        is_other = offset is not None or keep_observations or rows == "disjoint" or has_effects
+        if clients is not None or is_other:
             raise TypeError(_ONLY_TRIPLETS.format(type(X).__name__))
         if sizes is None:
             raise ValueError(
@@ -260,13 +262,14 @@ def read_triplets(
     family: Family,
     origin: float,
     offset: Any = None,
+    clients: ArrayLike | None = None,
 ) -> CellData:
-    """Cells of one client's triplets, validated against the (J, L) matrix of the fit.
+    """Cells of triplets of one client, or with labels, validated against the matrix of the fit.
 
     The result may be empty.
     """
     missing = marker(missing_values)
-    observations = observations_of_triplets(X, None, shape, missing, offset=offset)
+    observations = observations_of_triplets(X, clients, shape, missing, offset=offset)
     return _valid(observations, family, missing, origin)
 
 

@@ -82,3 +82,19 @@ def check_effort(log_effort: FloatArray, family: str) -> None:
             f"{LARGEST_OFFSET:g} in size, got {log_effort[bad][0]}. Give logarithms of positive "
             "efforts."
         )
+
+
+def by_mean_client(
+    family_name: str, values: FloatArray, efforts: FloatArray, effects: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Observations per unit of effort, and efforts, as if clients had no effects.
+
+    ``effects`` are those of the observations' clients. They divide counts, like efforts, and are
+    subtracted from numbers; of presences, nothing can be.
+    """
+    if family_name == "bernoulli":
+        return values, efforts
+    if family_name == "gaussian":
+        return values - effects, efforts
+    factors = np.exp(effects)
+    return values / factors, efforts * factors

@@ -15,7 +15,8 @@ from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
 from .._data.cells import CellData
-from .._federation import offsets_of
+from .._data.effort import by_mean_client
+from .._federation import offsets_of, positions_of
 from .._typing import FloatArray, IntArray
 from .._warnings import collect_warnings, warn
 from ..models.matrix.families import Family
@@ -33,6 +34,8 @@ class Lines(NamedTuple):
     ----------
     owners, rows, columns : ndarray of int, shape (n_observations,)
     values, log_effort : ndarray of shape (n_observations,)
+    effects : ndarray of shape (n_observations,)
+        Effects of the observations' clients.
     """
 
     owners: IntArray
@@ -40,6 +43,7 @@ class Lines(NamedTuple):
     columns: IntArray
     values: FloatArray
     log_effort: FloatArray
+    effects: FloatArray
 
 
 class Replicate(NamedTuple):
@@ -74,7 +78,7 @@ def replicates(
     n_jobs: int | None,
 ) -> list[Replicate]:
     """Fits to data drawn with each seed; ``data`` has all observations."""
-    lines = _lines(data)
+    lines = _lines(imputer, data)
     n_units = {"rows": len(np.unique(lines.rows)), "clients": len(np.unique(lines.owners))}
     if n_units.get(unit, 2) < 2:
         raise ValueError(
@@ -96,13 +100,14 @@ def replicates(
     return fits
 
 
-def _lines(data: CellData) -> Lines:
+def _lines(imputer: Any, data: CellData) -> Lines:
     counts = data.n_observations.astype(np.intp)
     owners = np.repeat(np.repeat(np.arange(len(data.ids)), np.diff(data.offsets)), counts)
     assert data.observations is not None  # they were asked for
     rows, columns = np.repeat(data.rows, counts), np.repeat(data.columns, counts)
     log_effort = np.zeros(len(rows)) if data.log_effort is None else data.log_effort
-    return Lines(owners, rows, columns, data.observations, log_effort)
+    effects = np.repeat(imputer._effects_of_clients(data), counts)
+    return Lines(owners, rows, columns, data.observations, log_effort, effects)
 
 
 def _replicate(
@@ -116,9 +121,11 @@ def _replicate(
 ) -> Replicate:
     generator = np.random.default_rng(seed)
     if unit == "parametric":
-        effort = np.exp(lines.log_effort)
-        own_means = means[lines.rows, lines.columns] * effort
-        values = draw(imputer._family(), own_means, dispersion, generator, effort)
+        effort, family = np.exp(lines.log_effort), imputer._family()
+        own_means = means[lines.rows, lines.columns]
+        if lines.effects.any():
+            own_means = family.mean(family.link(own_means) + lines.effects)
+        values = draw(family, own_means * effort, dispersion, generator, effort)
         lines, weights = lines._replace(values=values), np.ones(shape[0])
     else:
         lines, weights = _resampled(lines, shape[0], unit, generator)
@@ -132,14 +139,21 @@ def _replicate(
         covariates = imputer._given_covariates._asdict()
         replica.fit(_triplets(lines), shape=shape, offset=offset, **covariates)
         fitted = replica.fitted_mean()
-    return Replicate(fitted, _filled(fitted, lines), weights, replica.converged_, generator)
+    if replica.client_effects_ is not None:
+        _, numbers = np.unique(lines.owners, return_inverse=True)
+        lines = lines._replace(effects=replica.client_effects_[numbers])
+    filled = _filled(imputer, fitted, lines)
+    return Replicate(fitted, filled, weights, replica.converged_, generator)
 
 
-def _filled(means: FloatArray, lines: Lines) -> FloatArray:
-    """Means, with those of the observations in observed cells."""
+def _filled(imputer: Any, means: FloatArray, lines: Lines) -> FloatArray:
+    """Means, with those of the observations in observed cells, as if clients had no effects."""
     counts, sums, filled = np.zeros(means.shape), np.zeros(means.shape), means.copy()
-    np.add.at(counts, (lines.rows, lines.columns), np.exp(lines.log_effort))
-    np.add.at(sums, (lines.rows, lines.columns), lines.values)
+    efforts = np.exp(lines.log_effort)
+    per_unit = lines.values / efforts
+    values, efforts = by_mean_client(imputer._fitted_family, per_unit, efforts, lines.effects)
+    np.add.at(counts, (lines.rows, lines.columns), efforts)
+    np.add.at(sums, (lines.rows, lines.columns), efforts * values)
     filled[counts > 0] = sums[counts > 0] / counts[counts > 0]
     return filled
 
@@ -155,9 +169,9 @@ def drawn_totals(
     interval: float,
 ) -> list[Totals]:
     """Totals of the fit for each group of rows, with covariances of those of the replicates."""
-    lines = _lines(data)
+    lines = _lines(imputer, data)
     means = imputer.fitted_mean()
-    filled, is_seen = _filled(means, lines), np.zeros(means.shape, dtype=bool)
+    filled, is_seen = _filled(imputer, means, lines), np.zeros(means.shape, dtype=bool)
     is_seen[lines.rows, lines.columns] = True
     n_cells = is_seen.sum(axis=1)
     groups = np.where(n_cells > 0, groups, -1)
@@ -227,6 +241,12 @@ def _resampled(
     number = np.bincount(pairs[:, 0], minlength=n_rows)
     weights = np.bincount(pairs[:, 0], drawn[pairs[:, 1]], n_rows) / np.maximum(number, 1)
     resampled = Lines._make(np.repeat(own, drawn[units]) for own in lines)
+    if unit == "clients":  # drawn twice, it is two clients
+        copies = positions_of(np.zeros(len(units), dtype=np.intp), drawn[units])
+        order = np.lexsort([copies, resampled.owners])
+        resampled = Lines._make(own[order] for own in resampled)
+        owners = resampled.owners * (1 + copies.max()) + copies[order]
+        resampled = resampled._replace(owners=owners)
     return resampled, weights / drawn[members].mean()
 
 

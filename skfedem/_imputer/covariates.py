@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._data.cells import CellData
 from .._data.covariates import CovariateTable, numbered, read_covariates
 from .._data.frame_labels import check_labels, series_labels
 from .._typing import EffectsName, FloatArray, IntArray, Table
@@ -36,6 +37,8 @@ class KnownCovariates(NamedTuple):
         Group of each row.
     with_effects : bool
         Whether groups have their own effects of columns.
+    n_clients : int
+        Number of clients with an effect.
     """
 
     rows: CovariateTable
@@ -43,22 +46,24 @@ class KnownCovariates(NamedTuple):
     groups: NDArray[Any]
     numbers: IntArray
     with_effects: bool
+    n_clients: int
 
     @property
     def design(self) -> Covariates | None:
         """What the model knows; None if there is nothing."""
         n_groups = max(1, len(self.groups))
-        if not len(self.rows.names) and not len(self.columns.names) and n_groups == 1:
+        n_names = len(self.rows.names) + len(self.columns.names)
+        if not n_names and n_groups == 1 and not self.n_clients:
             return None
         values = self.rows.values, self.columns.values
-        return Covariates(*values, self.numbers, n_groups, self.with_effects)
+        return Covariates(*values, self.numbers, n_groups, self.with_effects, self.n_clients)
 
     def attributes(self, coefficients: FloatArray) -> dict[str, Any]:
         """Fitted attributes, in the units of the user."""
         design = self.design
         of_rows, of_columns, effects = np.empty(0), np.empty((1, 0)), None
         if design is not None:
-            of_rows, of_columns, effects = design.split(coefficients)
+            of_rows, of_columns, effects, _ = design.split(coefficients)
         has_groups = len(self.groups) > 0
         of_columns = of_columns / self.columns.scale
         return {
@@ -69,8 +74,28 @@ class KnownCovariates(NamedTuple):
         }
 
 
+def n_client_effects(settings: Any, data: CellData) -> int:
+    """Number of clients with an effect."""
+    return 0 if settings.client_effects_penalty is None else len(data.observers)
+
+
+def check_client_effects(settings: Any, *, share_rows: bool) -> None:
+    """Raise if clients have effects that are those of their rows, or without common effects."""
+    if settings.client_effects_penalty is None or (share_rows and settings.effects != "none"):
+        return
+    raise ValueError(
+        "Expected client_effects_penalty=None with effects='none', rows='disjoint' or a matrix "
+        f"whose rows have client labels, got {settings.client_effects_penalty!r}. Clients need "
+        "common rows to differ there: give a list, or triplets with their clients."
+    )
+
+
 def read_given(
-    given: GivenCovariates, shape: tuple[int, int], labels: tuple[Any, Any], effects: EffectsName
+    given: GivenCovariates,
+    shape: tuple[int, int],
+    labels: tuple[Any, Any],
+    effects: EffectsName,
+    n_clients: int = 0,
 ) -> KnownCovariates:
     """Validate covariates and groups of a matrix with these labels."""
     if effects == "none" and any(own is not None for own in given):
@@ -98,4 +123,5 @@ def read_given(
         groups,
         numbers,
         with_effects=len(groups) > 1 and effects != "rows",
+        n_clients=n_clients,
     )

@@ -14,6 +14,7 @@ from .._federation import Federation
 from .._parameters import is_auto
 from .._typing import MatricesLike, Shape
 from ..models._base import Start
+from ..models.matrix.client_effects import client_penalty
 from ..models.matrix.covariates import Covariates
 from ..models.matrix.low_rank import LowRankModel
 from ..models.matrix.start import (
@@ -22,13 +23,19 @@ from ..models.matrix.start import (
     start_run,
     with_automatic_penalty,
 )
-from ..models.matrix.theta import Theta
+from ..models.matrix.theta import Effects, Theta
 from ..solvers._fitted_state import FittedState, continued, fitted_state, same_rows
 from ..solvers._from_parameters import federated_problem, options_of
 from ..solvers._loop import Options
 from ..solvers._state import RunState, evaluate
 from ..solvers.base import Clients, Problem
-from .covariates import NO_COVARIATES, GivenCovariates, read_given
+from .covariates import (
+    NO_COVARIATES,
+    GivenCovariates,
+    check_client_effects,
+    n_client_effects,
+    read_given,
+)
 from .residuals import moments_of_fit
 from .warnings import warn_of_fit
 
@@ -77,7 +84,8 @@ class MatrixFit(NamedTuple):
         """The end of the last fit if it had these cells, its θ, or a new start."""
         model: Any = problem.model  # a LowRankModel
         theta, memory, totals = self.theta, self.memory, self.federation.totals
-        if theta is not None and memory:
+        # Unless clients have effects now, and had none, or the reverse.
+        if theta is not None and memory and memory.model.n_statistics == model.n_statistics:
             digest = clients.fingerprint()
             if same_rows(memory, totals, self.ids, digest):
                 clients.messages.clear()  # the server knows these cells already
@@ -97,6 +105,7 @@ class MatrixFit(NamedTuple):
             "penalty_": penalty,
             "_fitted_penalty": penalty,
             "negative_binomial_size_": float(model.pooled.size),
+            **self._client_effects(model, effects),
             "unobserved_rows_": np.flatnonzero(~support.is_observed[0]),
             "unobserved_columns_": np.flatnonzero(~support.is_observed[1]),
             "intercept_": float(effects.intercept) + origin,
@@ -137,6 +146,15 @@ class MatrixFit(NamedTuple):
         """Give the warnings that apply to this fit."""
         warn_of_fit(self.settings, self.X, self.data, fitted, problem, state)
 
+    def _client_effects(self, model: LowRankModel, effects: Effects) -> dict[str, Any]:
+        """Effects of all clients, which are 0 without observed cells."""
+        penalty = client_penalty(model.pooled)
+        if penalty is None:
+            return {"client_effects_": None, "client_effects_penalty_": None}
+        of_all = np.zeros(len(self.data.ids))
+        of_all[self.data.observers] = effects.coefficients[-len(self.data.observers) :]
+        return {"client_effects_": of_all, "client_effects_penalty_": penalty}
+
     def _drift(self, model: LowRankModel, state: RunState) -> NDArray[np.float64]:
         """Root mean square of the residuals of each client, from its control variate."""
         drift = np.zeros(len(self.data.ids))
@@ -160,7 +178,11 @@ def known_attributes(
 ) -> dict[str, Any]:
     """Attributes that the data and the parameters determine before the first round."""
     labels = fit_labels(X, settings.rows) if shape is None else labels_of_shape(shape)
-    covariates = read_given(given, data.shape, labels, settings.effects)
+    # If labels divide a matrix among clients, they do not share their rows.
+    has_sites = settings.rows == "shared" and (clients is None or shape is not None)
+    check_client_effects(settings, share_rows=has_sites)
+    n_clients = n_client_effects(settings, data)
+    covariates = read_given(given, data.shape, labels, settings.effects, n_clients)
     return {
         "row_covariate_names_": covariates.rows.names,
         "column_covariate_names_": covariates.columns.names,
@@ -179,8 +201,7 @@ def known_attributes(
         "_digest": data.digest() if data.place is None else "",  # "" of clients elsewhere
         "_has_triplets": shape is not None,
         "_has_triplets_alone": shape is not None and not holds_clients(X),
-        # If labels divide a matrix among clients, they do not share their rows.
-        "_has_sites": settings.rows == "shared" and (clients is None or shape is not None),
+        "_has_sites": has_sites,
         "_row_labels": labels[0],
         "_column_labels": labels[1],
     }

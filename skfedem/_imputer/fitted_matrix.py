@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._data.cells import CellData
 from .._data.frame_labels import check_labels
 from .._data.matrices import checked_index
+from .._error_messages import plural
 from .._typing import FamilyName, FloatArray, IntArray
 from ..clients.local import SetUpMessage
 from ..models.matrix.families import Family, family_of
@@ -30,6 +31,8 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     column_effects_: FloatArray
     intercept_: float
     penalty_: float
+    client_effects_: FloatArray | None
+    client_effects_penalty_: float | None
     row_coef_: FloatArray
     column_coef_: FloatArray
     group_effects_: FloatArray | None
@@ -131,6 +134,23 @@ class FittedMatrix(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         design = self._covariates.design
         terms = None if design is None else design.terms(self._coefficients)
         return Theta(effects._replace(coefficients=self._coefficients), low_rank, terms)
+
+    def _effects_of_clients(self, data: CellData) -> FloatArray:
+        """Effect of the client of each cell; 0 for clients that the fit did not know."""
+        if self.client_effects_ is None:
+            return np.zeros(len(data.rows))
+        known = dict(zip(self.client_ids_.tolist(), self.client_effects_, strict=True))
+        own = np.array([known.get(label, 0.0) for label in data.ids.tolist()])
+        return np.repeat(own, np.diff(data.offsets))
+
+    def _check_clients(self, data: CellData) -> None:
+        """Raise if clients have effects, and these are not the clients of the fit."""
+        if self.client_effects_ is not None and not np.array_equal(data.ids, self.client_ids_):
+            raise ValueError(
+                f"Expected the {plural(self.n_clients_, 'client')} of the fit, which have effects, "
+                f"got {plural(len(data.ids), 'client')} with other labels. Give a list of them, or "
+                "their labels."
+            )
 
     def _warm_theta(self, data: CellData, known: dict[str, Any]) -> Theta | None:
         """θ from which a warm start continues, minus the origin of the data; None without one."""

@@ -26,7 +26,7 @@ from .._data.frame_labels import check_labels, table_labels
 from .._data.matrices import holds_clients
 from .._data.tables import as_numbers, is_frame
 from .._federation import client_groups, offsets_of
-from .._typing import BoolArray, FloatArray, MatricesLike, Table, Transformed
+from .._typing import BoolArray, FloatArray, IntArray, MatricesLike, Table, Transformed
 from ..models.matrix.families import working_family
 from ..models.matrix.pooled import LEAST_PENALTY, working_cells
 from ..models.matrix.row_regression import fit_rows
@@ -99,8 +99,9 @@ class MatrixImputation(FittedMatrix):
         ----------
         X : list of clients, or array-like of shape (n_rows, n_columns)
             Clients with shared rows, and a single array of triplets if `fit` had one, are scored
-            under the fitted model. All other rows are estimated as in ``transform``, but every
-            second observed cell of a row is predicted from the others, and these from the former.
+            under the fitted model, as clients without an effect. All other rows are estimated as in
+            ``transform``, but every second observed cell of a row is predicted from the others, and
+            these from the former.
         y : Ignored
         offset : list of array-likes, or array-like, default=None
             As in `fit`.
@@ -303,11 +304,18 @@ class MatrixImputation(FittedMatrix):
         log_likelihood = own.counts @ terms + cells.log_base_measure.sum()
         return np.array([log_likelihood, cells.n_observations.sum()])
 
-    def _held_out_sums(self, triplets: FloatArray, offset: FloatArray | None) -> FloatArray:
-        """Sums of other observations of the fit's cells, and of their means."""
-        cells = self._cells(triplets, "triplets", offset)
-        means = self._family().mean(_natural(self._theta(), cells) + cells.origin)
-        return np.array([cells.counts @ cells.values, cells.counts @ means])
+    def _held_out(
+        self, triplets: FloatArray, clients: IntArray, offset: FloatArray | None
+    ) -> FloatArray:
+        """Log-likelihood, number and sum of other observations by clients, and sum of their means.
+
+        Clients have their effects.
+        """
+        cells = read_triplets(triplets, self._shape, *self._reading(), offset, clients)
+        natural = _natural(self._theta(), cells) + self._effects_of_clients(cells)
+        means = self._family().mean(natural + cells.origin)
+        sums = [cells.counts @ cells.values, cells.counts @ means]
+        return np.concatenate([self._scored_cells(natural, cells), sums])
 
     def _scored(self, X: MatricesLike, offset: MatricesLike | None) -> FloatArray:
         """Log-likelihood and number of all observations; tables are stacked if possible."""

@@ -189,8 +189,7 @@ def moments_of_fit(clients: SetUp, model: LowRankModel, server: Any) -> Residual
     if n_factors or pooled.covariates is not None:
         found = effective_parameters(pooled, iterate, fit.sums)
         n_parameters = n_parameters if found is None else found.of_residuals
-    n_coefficients = len(server.parameters.natural.effects.coefficients)
-    clients.tell("theta", (n_factors + 1) * (1 + sum(support.shape)) + n_coefficients)
+    clients.tell("theta", server.parameters.natural.n_told)
     return _moments(clients.sum(pearson_products, model, server.parameters, *kept), n_parameters)
 
 

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from .._data.cells import CellData, read_cells
+from .._data.effort import by_mean_client
 from .._data.frame_labels import label_text
 from .._data.matrices import checked_index
 from .._error_messages import label_repr, plural
@@ -62,7 +63,7 @@ class MatrixWithErrors(MatrixImputation):
             one client observed.
         offset : list of array-likes, or array-like, default=None
             Offset of the fit. Totals are those of one unit of effort: observed cells count as
-            their observations divided by their effort.
+            their observations divided by their effort, and as if by a client without effect.
         rows, columns : array-like of int, default=None
             Positions of rows to sum over, and of columns; None for all. Rows without an observed
             cell are left out.
@@ -100,9 +101,9 @@ class MatrixWithErrors(MatrixImputation):
             If called before ``fit``.
         TypeError, ValueError
             If X is not the data of the fit; or, with estimating equations, if the fit has a
-            low-rank part or lacks effects, or rows and columns fall into parts without a common
-            cell; or if there are fewer than two rows or clients to draw from; or if ``groups`` is
-            a Series with other row labels than the matrix.
+            low-rank part or effects of clients, or lacks effects, or rows and columns fall into
+            parts without a common cell; or if there are fewer than two rows or clients to draw
+            from; or if ``groups`` is a Series with other row labels than the matrix.
 
         Warns
         -----
@@ -194,7 +195,7 @@ class MatrixWithErrors(MatrixImputation):
         Returns
         -------
         matrices : ndarray of shape (n_imputations, n_rows, n_columns)
-            Observed cells have the mean of their observations.
+            Observed cells have the mean of their observations, as if by a client without effect.
 
         Raises
         ------
@@ -218,8 +219,10 @@ class MatrixWithErrors(MatrixImputation):
             matrix[:] = draw(family, own.means, dispersion, own.generator)
         counts, sums = np.zeros(self._shape), np.zeros(self._shape)
         cells = data.rows, data.columns
-        np.add.at(counts, cells, data.counts)
-        np.add.at(sums, cells, data.counts * data.values)
+        effects = self._effects_of_clients(data)
+        values, efforts = by_mean_client(self._fitted_family, data.values, data.counts, effects)
+        np.add.at(counts, cells, efforts)
+        np.add.at(sums, cells, efforts * values)
         matrices[:, counts > 0] = sums[counts > 0] / counts[counts > 0]
         return matrices
 
@@ -245,6 +248,11 @@ class MatrixWithErrors(MatrixImputation):
             )
 
     def _check_effects_alone(self) -> None:
+        if self.client_effects_ is not None:
+            raise ValueError(
+                "Expected a fit without effects of clients for errors='equations', got some. Draw "
+                "rows, clients or observations."
+            )
         if self._fitted_family == "negative_binomial":
             raise ValueError(
                 "Expected another family than 'negative_binomial' for errors='equations', whose "
@@ -296,6 +304,7 @@ class MatrixWithErrors(MatrixImputation):
                 f"Expected the data of the fit, a matrix of shape {self._shape}, got shape "
                 f"{data.shape}. Give the X of the fit."
             )
+        self._check_clients(data)
         if self._digest not in ("", data.digest()):
             raise ValueError(
                 "Expected the data of the fit, got the same cells with other values, or in another "

@@ -36,6 +36,7 @@ class SearchParameters:
     family: FamilyName = "gaussian"
     negative_binomial_size: float | Literal["auto"] = "auto"
     effects: EffectsName = "both"
+    client_effects_penalty: float | Literal["auto"] | None = None
     rows: RowsName = "shared"
     missing_values: float = np.nan
 

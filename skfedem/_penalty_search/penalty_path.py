@@ -14,7 +14,12 @@ from sklearn.base import clone
 
 from .._data.cells import CellData
 from .._error_messages import error_context
-from .._imputer.covariates import NO_COVARIATES, GivenCovariates, read_given
+from .._imputer.covariates import (
+    NO_COVARIATES,
+    GivenCovariates,
+    n_client_effects,
+    read_given,
+)
 from .._parallel import Workers, n_workers, single_threaded_libraries
 from .._parameters import is_auto
 from .._typing import BoolArray, FloatArray, IntArray, MatricesLike
@@ -47,7 +52,8 @@ def largest_of_path(
     federation = cell_federation(cells, imputer.client_weights)
     with Workers(1) as workers:
         clients = LocalClients(federation, workers)
-        covariates = read_given(given, cells.shape, (None, None), imputer.effects).design
+        n_clients = n_client_effects(imputer, cells)
+        covariates = read_given(given, cells.shape, (None, None), imputer.effects, n_clients).design
         model = low_rank_model(imputer, clients, cells.shape, covariates=covariates)
         return largest_penalty(clients, model), clients.bits()[0]
 
@@ -187,9 +193,9 @@ def _fit_and_score(
         error_context(f"Without the cells of fold {fold}"),
     ):
         _fit_step(imputer, float(penalty), table, **data)
-        table, offset = split.test.table, split.test.offset
-        sums = imputer._held_out_sums(table, offset)
-        return imputer, Predicted(imputer.score(table, offset=offset), sums)
+        table, clients, _, offset, _ = split.test
+        log_likelihood, n_observations, *sums = imputer._held_out(table, clients, offset)
+        return imputer, Predicted(log_likelihood / n_observations, np.array(sums))
 
 
 def _trial(fits: list[FederatedMatrixImputer], predicted: Sequence[Predicted]) -> Trial:

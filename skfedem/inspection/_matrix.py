@@ -12,6 +12,7 @@ from sklearn.utils import gen_batches
 
 from .._cells import distinct_cells
 from .._data.cells import read_cells
+from .._data.effort import by_mean_client
 from .._data.frame_labels import check_labels, fit_labels
 from .._data.tables import first_table
 from .._imputer.imputation import MatrixImputation
@@ -23,7 +24,10 @@ _BLOCK = 2**21
 
 
 class Observed(NamedTuple):
-    """Distinct observed cells of all clients, and the means over all observations of each."""
+    """Distinct observed cells of all clients, and the means over all observations of each.
+
+    These are as if clients had no effects.
+    """
 
     rows: IntArray
     columns: IntArray
@@ -49,13 +53,16 @@ def observed_cells(
             f"Expected the data of the fit, a matrix of shape {shape}, got shape {data.shape}. "
             "Give the X of the fit."
         )
+    imputer._check_clients(data)
     of_fit = imputer._row_labels, imputer._column_labels
     given = (None, None) if imputer._has_triplets else fit_labels(X, rows)
     for axis, want, got in zip(("row", "column"), of_fit, given, strict=True):
         check_labels(axis, want, got, "Give the X of the fit")
     sites, months, cell = distinct_cells(data.rows, data.columns, shape[1])
-    sums = np.bincount(cell, data.counts * data.values)
-    return Observed(sites, months, sums / np.bincount(cell, data.counts))
+    effects, family_name = imputer._effects_of_clients(data), imputer._fitted_family
+    values, efforts = by_mean_client(family_name, data.values, data.counts, effects)
+    sums = np.bincount(cell, efforts * values)
+    return Observed(sites, months, sums / np.bincount(cell, efforts))
 
 
 def known_labels(imputer: MatrixImputation, X: MatricesLike | None) -> ArrayLike | None:

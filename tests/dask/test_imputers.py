@@ -122,6 +122,7 @@ def test_what_needs_tables_says_so(counts):
         lambda: imputer(family, rows="disjoint").fit(federation, shape=SHAPE),
         lambda: imputer(family).fit(federation, shape=SHAPE, offset=np.zeros(3)),
         lambda: imputer(family).fit(federation, shape=SHAPE, clients=np.zeros(3)),
+        lambda: imputer(family, client_effects_penalty=1.0).fit(federation, shape=SHAPE),
     ):
         with pytest.raises(TypeError, match=says):
             use()

@@ -47,8 +47,8 @@ class StubbedFit(FederatedMatrixImputer):
     n_iter_, converged_, _stopped_by = 1, True, None
     history_ = {"uplink_bits": np.zeros(1)}
 
-    def _held_out_sums(self, triplets, offset):
-        return np.ones(2)
+    def _held_out(self, triplets, clients, offset):
+        return np.array([self.score(triplets, offset=offset), 1.0, 1.0, 1.0])
 
 
 def stubbed(table):

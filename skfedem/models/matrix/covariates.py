@@ -1,13 +1,14 @@
-"""Covariates of rows and columns, and effects of columns by groups of rows.
+"""Covariates of rows and columns, effects of columns by groups of rows, and effects of clients.
 
-They add to the natural parameter of the cell (j, l), whose row is in the group g,
+They add to the natural parameter of the cell (j, l), whose row is in the group g, for client i,
 
-    U_j a + V_l b_g + c_gl,
+    U_j a + V_l b_g + c_gl + u_i,
 
-with covariates U of rows and V of columns, their coefficients a and b, and effects c of columns by
-groups. All of these are linear in coefficients β, so that a sparse matrix of the observed cells,
-the design, has everything that the server needs; and the sums of the observations over rows, over
-columns, and over groups and columns are sufficient statistics for β.
+with covariates U of rows and V of columns, their coefficients a and b, effects c of columns by
+groups, and effects u of clients. All of these are linear in coefficients β, so that a sparse matrix
+of the observed cells (of each client, if clients have effects), the design, has everything that the
+server needs; and the sums of the observations over rows, over columns, over groups and columns, and
+over clients are sufficient statistics for β.
 """
 
 from __future__ import annotations
@@ -23,24 +24,28 @@ from ..._typing import FloatArray, IntArray
 
 @serializable
 class CovariateTerms(NamedTuple):
-    """What covariates and groups add to θ: ``rows_j + by_group[groups_j, l]``."""
+    """What they add to θ: ``rows_j + by_group[groups_j, l] + clients_i``.
+
+    ``clients`` is empty if clients have no effects.
+    """
 
     rows: FloatArray
     groups: IntArray
     by_group: FloatArray
+    clients: FloatArray
 
     def at(self, rows: IntArray, columns: IntArray) -> FloatArray:
-        """Their sum at some cells."""
+        """Their sum at some cells, for a client without an effect."""
         return self.rows.take(rows) + self.by_group[self.groups.take(rows), columns]
 
     def block(self, rows: IntArray | slice, columns: IntArray | slice) -> FloatArray:
-        """Their sum in some rows and columns, as a matrix."""
+        """The same in some rows and columns, as a matrix."""
         return self.rows[rows, None] + self.by_group[:, columns][self.groups[rows]]
 
 
 @serializable
 class Covariates(NamedTuple):
-    """What is known of rows and columns.
+    """What is known of rows, columns and clients.
 
     Attributes
     ----------
@@ -51,6 +56,8 @@ class Covariates(NamedTuple):
     n_groups : int
     with_effects : bool
         Whether each group has its own effects of columns.
+    n_clients : int
+        Number of clients with an effect.
     """
 
     rows: FloatArray
@@ -58,35 +65,39 @@ class Covariates(NamedTuple):
     groups: IntArray
     n_groups: int
     with_effects: bool
+    n_clients: int
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Numbers of coefficients: of rows, of columns by groups, and effects by groups."""
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Numbers of coefficients: of rows, of columns by groups, effects by groups, of clients."""
         n_columns, n_column_covariates = self.columns.shape
         n_effects = self.n_groups * n_columns * self.with_effects
-        return self.rows.shape[1], self.n_groups * n_column_covariates, n_effects
+        return self.rows.shape[1], self.n_groups * n_column_covariates, n_effects, self.n_clients
 
-    def split(self, coefficients: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Coefficients a; b and c, with a row for each group."""
+    def split(self, coefficients: FloatArray) -> tuple[FloatArray, ...]:
+        """Coefficients a; b and c, with a row for each group; u."""
         n_columns, n_column_covariates = self.columns.shape
         ends = np.cumsum(self.sizes)[:-1]
-        of_rows, of_columns, effects = np.split(coefficients, ends)
+        of_rows, of_columns, effects, of_clients = np.split(coefficients, ends)
         shape = (self.n_groups, n_columns)
         return (
             of_rows,
             of_columns.reshape(self.n_groups, n_column_covariates),
             effects.reshape(shape) if self.with_effects else np.zeros(shape),
+            of_clients,
         )
 
     def terms(self, coefficients: FloatArray) -> CovariateTerms:
         """What the coefficients add to θ."""
-        of_rows, of_columns, effects = self.split(coefficients)
-        return CovariateTerms(
-            self.rows @ of_rows, self.groups, of_columns @ self.columns.T + effects
-        )
+        of_rows, of_columns, effects, of_clients = self.split(coefficients)
+        by_group = of_columns @ self.columns.T + effects
+        return CovariateTerms(self.rows @ of_rows, self.groups, by_group, of_clients)
 
-    def design(self, rows: IntArray, columns: IntArray) -> csr_array:
-        """Derivatives of θ by the coefficients at some cells, shape (n_cells, n_coefficients)."""
+    def design(self, rows: IntArray, columns: IntArray, clients: IntArray) -> csr_array:
+        """Derivatives of θ by the coefficients at some cells, shape (n_cells, n_coefficients).
+
+        ``clients`` are those of the cells, if clients have effects.
+        """
         groups = self.groups[rows]
         n_columns = len(self.columns)
         parts = [csr_array(self.rows[rows])]
@@ -94,23 +105,32 @@ class Covariates(NamedTuple):
         for group in range(self.n_groups):
             parts.append(csr_array(diags((groups == group).astype(np.float64))) @ of_columns)
         if self.with_effects:
-            codes = groups * n_columns + columns
-            shape = len(rows), self.n_groups * n_columns
-            parts.append(
-                csr_array((np.ones(len(rows)), (np.arange(len(rows)), codes)), shape=shape)
-            )
+            parts.append(_indicators(groups * n_columns + columns, self.n_groups * n_columns))
+        if self.n_clients:
+            parts.append(_indicators(clients, self.n_clients))
         return csr_array(hstack(parts, format="csr"))
 
     def sums(
-        self, row_sums: FloatArray, column_sums: FloatArray, group_sums: FloatArray
+        self,
+        row_sums: FloatArray,
+        column_sums: FloatArray,
+        group_sums: FloatArray,
+        client_sums: FloatArray,
     ) -> FloatArray:
-        """Sums of observations times derivatives, from those over rows, columns and groups.
+        """Sums of observations times derivatives, from those over rows, columns, groups, clients.
 
-        ``group_sums``, of shape (n_groups, n_columns), are only needed if there are several groups.
+        ``group_sums``, of shape (n_groups, n_columns), are only needed if there are several groups,
+        and ``client_sums`` if clients have effects; they are empty otherwise.
         """
         by_group = group_sums if self.n_groups > 1 else column_sums[None]
         parts = [self.rows.T @ row_sums, (by_group @ self.columns).ravel()]
-        return np.concatenate(parts + [by_group.ravel()] * self.with_effects)
+        return np.concatenate([*parts, *[by_group.ravel()] * self.with_effects, client_sums])
+
+
+def _indicators(numbers: IntArray, size: int) -> csr_array:
+    """Matrix with a row for each number, in whose column it has a 1."""
+    every = np.arange(len(numbers) + 1)
+    return csr_array((np.ones(len(numbers)), numbers, every), shape=(len(numbers), size))
 
 
 class CovariateData(NamedTuple):

@@ -66,8 +66,8 @@ def effective_parameters(
     for k in range(n_factors):
         rows = n_effects + k * n_rows + support.rows
         columns = n_effects + n_factors * n_rows + k * n_columns + support.columns
-        hessian[rows, columns] -= residuals
-        hessian[columns, rows] -= residuals
+        np.subtract.at(hessian, (rows, columns), residuals)  # as cells may recur
+        np.subtract.at(hessian, (columns, rows), residuals)
     smoother = solve(hessian, information, assume_a="sym")
     trace, square = float(np.trace(smoother)), float((smoother * smoother.T).sum())
     return EffectiveParameters(trace, 2 * trace - square)

@@ -37,7 +37,7 @@ from .proximal import (
     proximal_step,
     with_optimal_effects,
 )
-from .theta import Cells, Theta, at, low_rank_at
+from .theta import Cells, Theta, at_clients, low_rank_at
 
 # Growth factor of an adaptive natural step per round, until the curvature limits it.
 _GROWTH = 1.3
@@ -81,12 +81,13 @@ class ServerIterate(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """Drawn cells, and their indices in the clients' vectors."""
+    """Drawn cells of some clients, and their indices in the clients' vectors."""
 
     cells: Cells
     indices: IntArray
     n_numbers: int
     batch_size: int
+    clients: IntArray
 
 
 @serializable
@@ -133,7 +134,10 @@ class LowRankModel(Model):
 
     @property
     def n_statistics(self) -> int:
-        """Number of distinct observed cells, the length of the server's vectors."""
+        """Number of distinct observed cells (of each client, if these have effects).
+
+        This is the length of the server's vectors.
+        """
         return len(self.pooled.support.counts)
 
     # ---- clients
@@ -164,7 +168,7 @@ class LowRankModel(Model):
         """Residuals ``counts * (y - ψ'(θ))`` in all cells of a client, divided by their number."""
         lengths = federation.lengths_of(clients)
         cells = self._cells(federation, clients)
-        theta = at(parameters.natural, cells.rows, cells.columns, dense=self.is_dense)
+        theta = at_clients(parameters.natural, cells, clients, lengths, dense=self.is_dense)
         log_likelihoods = cells.counts * (
             cells.values * theta - self.pooled.family.log_partition(theta)
         )
@@ -178,13 +182,13 @@ class LowRankModel(Model):
         drawn = batches + federation.offsets[clients][:, None]
         indices = batches + (np.cumsum(lengths) - lengths)[:, None]
         cells = self.pooled.working(federation.rows.take(drawn.ravel()))
-        return Minibatch(cells, indices.ravel(), int(lengths.sum()), batches.shape[1])
+        return Minibatch(cells, indices.ravel(), int(lengths.sum()), batches.shape[1], clients)
 
     def minibatch_mean(self, natural: Theta | FloatArray, minibatch: Minibatch) -> FloatArray:
         """Residuals in the drawn cells, divided by their number; 0 in other cells of the client."""
-        cells, indices, n_numbers, batch_size = minibatch
+        cells, indices, n_numbers, batch_size, clients = minibatch
         if isinstance(natural, Theta):  # of a broadcast
-            theta = at(natural, cells.rows, cells.columns, dense=False)
+            theta = at_clients(natural, cells, clients, batch_size, dense=False)
         else:  # from kept_natural
             theta = natural[indices]
         sums = np.bincount(indices, self._residuals(cells, theta), minlength=n_numbers)
@@ -192,8 +196,8 @@ class LowRankModel(Model):
 
     def kept_natural(self, federation: Federation, natural: Theta, clients: IntArray) -> FloatArray:
         """θ in the cells that the clients observed."""
-        cells = self._cells(federation, clients)
-        return at(natural, cells.rows, cells.columns, dense=self.is_dense)
+        cells, lengths = self._cells(federation, clients), federation.lengths_of(clients)
+        return at_clients(natural, cells, clients, lengths, dense=self.is_dense)
 
     def _cells(self, federation: Federation, clients: IntArray) -> Cells:
         cells: Cells = federation.rows
@@ -222,10 +226,7 @@ class LowRankModel(Model):
         self, sizes: ClientSizes, clients: IntArray, parameters: NaturalParameters
     ) -> int:
         """Number of values of θ in the clients' cells, or of all factors and effects if fewer."""
-        n_factors = len(parameters.natural.low_rank.singular_values)
-        all_numbers = (n_factors + 1) * (1 + sum(self.pooled.support.shape))
-        all_numbers += len(parameters.natural.effects.coefficients)
-        return int(np.minimum(sizes.lengths[clients], all_numbers).sum())
+        return int(np.minimum(sizes.lengths[clients], parameters.natural.n_told).sum())
 
     def constants(self) -> NDArray[np.int64]:
         """Shape of the matrix, and the covariates and groups, which no client holds."""

@@ -17,7 +17,7 @@ from .column_equations import solve_for_columns
 from .families import safe_share
 from .joint_equations import joint_direction
 from .pooled import LEAST_PENALTY, Margins, Pooled, Support
-from .theta import Effects
+from .theta import Effects, Theta, zero_low_rank
 
 # Relative rounding of the objective's terms.
 _ROUNDING = 1e-15
@@ -108,6 +108,21 @@ def fit_effects(
         if length == 1 and decrease <= _NEWTON.last_decrease:
             break
     return current.effects, current.theta, factor
+
+
+def intercept_only(pooled: Pooled) -> Theta:
+    """θ with the mean of all observations as intercept, and everything else 0."""
+    family, n_observations = pooled.family, pooled.support.counts.sum()
+    # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
+    # would make the start depend on the unit of the cells.
+    half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
+    mean = (pooled.total + half) / (n_observations + 2 * half)
+    intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
+    n_rows, n_columns = pooled.support.shape
+    n_coefficients = 0 if pooled.covariates is None else len(pooled.covariates.sums)
+    coefficients = np.zeros(n_coefficients)
+    effects = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns), coefficients)
+    return Theta(effects, zero_low_rank(pooled.support.shape))
 
 
 def _effects_iterate(

@@ -15,10 +15,11 @@ from ..._cells import cell_codes
 from ..._client_vectors import row_indices
 from ..._federation import ClientRows, offsets_of
 from ..._typing import FamilyName, FloatArray, IntArray
+from ..client_rows import segment_sums
 from .families import family_of, working_family
 from .negative_binomial import size_log_likelihood
 from .pooled import working_cells
-from .theta import Cells, Theta, at
+from .theta import Cells, Theta, at_clients
 
 Sums = tuple[IntArray, IntArray, FloatArray]
 """Numbers of rows (or columns) that each client visited, these, and the sums in them."""
@@ -59,13 +60,20 @@ def group_sums(rows: ClientRows, n_lines: int, groups: IntArray, n_columns: int)
     return _sums(rows, cells, cell_codes(groups[cells.rows], cells.columns, n_columns), n_lines)
 
 
+def client_sums(rows: ClientRows) -> FloatArray:
+    """Sum of each client's observations."""
+    cells, lengths = _cells(rows), rows.federation.lengths_of(rows.clients)
+    return segment_sums(cells.counts * cells.values, lengths)
+
+
 def residuals(
     rows: ClientRows, family_name: FamilyName, natural: Theta, size: float = np.inf
 ) -> FloatArray:
     """Residuals ``counts * (y - ψ'(θ))`` in each client's cells, client after client."""
     family = family_of(family_name, size)
     cells = working_cells(_cells(rows), family)
-    theta = at(natural, cells.rows, cells.columns, dense=False)
+    lengths = rows.federation.lengths_of(rows.clients)
+    theta = at_clients(natural, cells, rows.clients, lengths, dense=False)
     return cells.counts * (cells.values - working_family(family).mean(theta))
 
 
@@ -81,8 +89,8 @@ def size_moments(rows: ClientRows, size: float, natural: Theta) -> FloatArray:
     Three numbers, client after client: sums of ``size_log_likelihood`` over its cells.
     """
     cells = _cells(rows)
-    theta = at(natural, cells.rows, cells.columns, dense=False)
     lengths = rows.federation.lengths_of(rows.clients)
+    theta = at_clients(natural, cells, rows.clients, lengths, dense=False)
     clients = np.repeat(np.arange(len(lengths)), lengths)
     terms = size_log_likelihood(cells.counts * cells.values, cells.counts, theta, size)
     sums: list[Any] = [np.bincount(clients, own, len(lengths)) for own in terms]

@@ -53,6 +53,8 @@ class Margins(NamedTuple):
 class Support(NamedTuple):
     """Cells observed by any client, in row-major order, and how often each was observed.
 
+    If clients have effects, a cell has an entry for each client that observed it.
+
     Attributes
     ----------
     rows, columns : ndarray of int32, shape (n_cells,)
@@ -63,6 +65,8 @@ class Support(NamedTuple):
     is_observed : tuple of two ndarray of bool
         Whether rows, and columns, have observed cells.
     shape : tuple of two int
+    by_client : bool
+        Whether a cell may have several entries.
     """
 
     rows: IntArray
@@ -71,6 +75,15 @@ class Support(NamedTuple):
     row_starts: IntArray
     is_observed: tuple[BoolArray, BoolArray]
     shape: tuple[int, int]
+    by_client: bool = False
+
+    def sums_of_cells(self, values: FloatArray) -> FloatArray:
+        """Sums of values over the entries of each cell."""
+        if not self.by_client:
+            return values
+        codes = cell_codes(self.rows, self.columns, self.shape[1])
+        sums: FloatArray = np.add.reduceat(values, np.flatnonzero(np.diff(codes, prepend=-1)))
+        return sums
 
     def matrix(self, values: FloatArray, factor: float = 1.0) -> FloatArray | csr_array:
         """Matrix of values times a factor in the observed cells; sparse if large and with few."""
@@ -81,7 +94,10 @@ class Support(NamedTuple):
         array = np.zeros(self.shape)
         for block in cell_blocks(len(values)):
             codes = cell_codes(self.rows[block], self.columns[block], n_columns)
-            array.ravel()[codes] = factor * values[block]
+            if self.by_client:
+                np.add.at(array.ravel(), codes, factor * values[block])
+            else:
+                array.ravel()[codes] = factor * values[block]
         return array
 
     def margins(self, values: FloatArray) -> Margins:

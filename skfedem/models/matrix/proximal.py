@@ -190,4 +190,4 @@ def largest_curvature(pooled: Pooled, theta: FloatArray) -> float:
     support, family = pooled.support, pooled.family
     bound = family.max_variance
     variance = family.variance(theta) if bound is None else bound
-    return max(float((support.counts * variance).max()), 1e-300)
+    return max(float(support.sums_of_cells(support.counts * variance).max()), 1e-300)

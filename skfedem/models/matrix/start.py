@@ -6,24 +6,25 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from ..._data.cells import CellData
 from ..._federation import Federation, SetUp, offsets_of, weights_of_clients
 from ..._history import FLOAT_BITS
-from ..._parameters import check_number, is_auto
+from ..._parameters import check_choice, check_number, is_auto
 from ..._typing import ClientWeights, EffectsName, FamilyName, FloatArray, IntArray, RowsName
 from .._base import Start
 from . import encoding, messages
+from .client_effects import with_client_penalty
 from .covariates import CovariateData, Covariates
 from .low_rank import LowRankModel, ServerIterate
-from .main_effects import fit_effects
+from .main_effects import fit_effects, intercept_only
 from .negative_binomial import most_likely_size
 from .pooled import LEAST_PENALTY, Margins, Pooled, Support
 from .proximal import largest_curvature, with_optimal_effects
-from .theta import Effects, Theta, is_dense, low_rank_at, relative_cells, zero_low_rank
+from .theta import Theta, is_dense, low_rank_at, relative_cells, zero_low_rank
 from .thresholding import threshold_singular_values, unset_block
 
 # The curvature of Poisson cells is unbounded: the first adaptive step is this many times as long as
@@ -72,12 +73,18 @@ class MatrixParameters:
     penalty: float | Literal["auto"] = "auto"
     effects: EffectsName = "both"
     effects_penalty: float = 0.1
+    client_effects_penalty: float | Literal["auto"] | None = None
     rows: RowsName = "shared"
     missing_values: float = np.nan
 
 
-def check_negative_binomial_size(size: object) -> None:
-    """Raise unless a size is "auto" or a number from 1e-12 to 1e12."""
+def check_distribution(settings: Any) -> None:
+    """Raise unless family, size and variance of client effects are allowed."""
+    check_choice("family", settings.family, get_args(FamilyName))
+    size, penalty = settings.negative_binomial_size, settings.client_effects_penalty
+    if penalty is not None and not is_auto(penalty):
+        hint = 'Use "auto" to estimate it, and None for no effects of clients.'
+        check_number("client_effects_penalty", penalty, low=0, hint=hint)
     if not is_auto(size):
         hint = 'Use "auto" to estimate it, and family="poisson" for an infinite size.'
         check_number("negative_binomial_size", size, low=1e-12, high=1e12, hint=hint)
@@ -109,7 +116,9 @@ def low_rank_model(
     shares = weights / lengths
     scale = counts.sum() / float(np.repeat(shares, lengths) @ counts)
     shares = scale * shares
-    support, positions = observed_support(codes, counts * np.repeat(shares, lengths), shape)
+    by_client = covariates is not None and covariates.n_clients > 0
+    own = counts * np.repeat(shares, lengths)
+    support, positions = observed_support(codes, own, shape, by_client=by_client)
     margins = _margins(clients, shares, shape, settings.effects, covariates)
     pooled = Pooled(
         support,
@@ -121,13 +130,16 @@ def low_rank_model(
         effects_penalty=settings.effects_penalty,
     )
     if covariates is not None:
-        pooled = _with_covariates(clients, shares, pooled, covariates)
+        pooled = _with_covariates(clients, shares, pooled, covariates, positions)
+    of_clients = settings.client_effects_penalty
     log_base_measure = float(shares @ log_base_measures)
     if settings.family == "negative_binomial":
         given = settings.negative_binomial_size
         size = None if is_auto(given) else float(given)
-        pooled, of_size = _with_trials(clients, shares, positions, pooled, size)
+        pooled, of_size = _with_trials(clients, shares, positions, pooled, size, of_clients)
         log_base_measure += of_size
+    else:
+        pooled = with_client_penalty(pooled, of_clients)
     return LowRankModel(
         pooled,
         scale,
@@ -151,8 +163,7 @@ def largest_penalty(clients: SetUp, model: LowRankModel) -> float:
     That is the largest singular value of the residuals of effects alone, which clients send once.
     """
     pooled, natural = model.pooled, start_run(model).parameters.natural
-    effects = natural.effects
-    clients.tell("effects", 1 + sum(pooled.support.shape) + len(effects.coefficients))
+    clients.tell("effects", natural.n_told)
     residuals = clients.gather(messages.residuals, pooled.family_name, natural, pooled.size)
     weights, lengths = clients.sizes
     shares = np.repeat(model.scale * weights / lengths, lengths)
@@ -163,11 +174,18 @@ def largest_penalty(clients: SetUp, model: LowRankModel) -> float:
 
 
 def observed_support(
-    codes: IntArray, counts: FloatArray, shape: tuple[int, int]
+    codes: IntArray, counts: FloatArray, shape: tuple[int, int], *, by_client: bool = False
 ) -> tuple[Support, IntArray]:
-    """Distinct cells with the sums of their counts, and which of them each given one is."""
+    """Distinct cells with the sums of their counts, and which of them each given one is.
+
+    If ``by_client``, cells are sorted, but not merged.
+    """
     n_rows, n_columns = shape
-    if (codes[1:] > codes[:-1]).all():  # as of one client, which need not be sorted
+    if by_client:
+        order = np.argsort(codes, kind="stable")
+        distinct, sums_of_counts, positions = codes[order], counts[order], np.empty_like(order)
+        positions[order] = np.arange(len(codes))
+    elif (codes[1:] > codes[:-1]).all():  # as of one client, which need not be sorted
         distinct, positions, sums_of_counts = codes, np.arange(len(codes)), counts
     else:
         distinct, positions = np.unique(codes, return_inverse=True)
@@ -185,6 +203,7 @@ def observed_support(
             np.bincount(columns, minlength=n_columns) > 0,
         ),
         shape=shape,
+        by_client=by_client,
     )
     return support, positions
 
@@ -219,9 +238,13 @@ def _gathered(
 
 
 def _with_covariates(
-    clients: SetUp, shares: FloatArray, pooled: Pooled, covariates: Covariates
+    clients: SetUp,
+    shares: FloatArray,
+    pooled: Pooled,
+    covariates: Covariates,
+    positions: IntArray,
 ) -> Pooled:
-    """Data with covariates in the observed cells."""
+    """Data with covariates in the observed cells, and effects of clients."""
     support, (n_rows, n_columns) = pooled.support, pooled.support.shape
     group_sums = np.zeros((covariates.n_groups, n_columns))
     if covariates.n_groups > 1:
@@ -229,20 +252,28 @@ def _with_covariates(
         message, groups = messages.group_sums, (covariates.groups, n_columns)
         found = _gathered(clients, shares, message, group_sums.size, group_sums.size, *groups)
         group_sums = found.reshape(group_sums.shape)
-    n_coefficients = sum(covariates.sizes)
-    penalties = np.full(n_coefficients, LEAST_PENALTY)
-    penalties[n_coefficients - covariates.sizes[2] :] = pooled.ridge_penalty
+    client_sums, owners = np.empty(0), np.empty(0, dtype=np.intp)
+    if covariates.n_clients:
+        client_sums = shares * clients.gather(messages.client_sums)
+        owners = np.empty_like(positions)
+        owners[positions] = np.repeat(np.arange(len(shares)), clients.sizes.lengths)
+    penalties = [LEAST_PENALTY, LEAST_PENALTY, pooled.ridge_penalty, 1.0]
     data = CovariateData(
         covariates,
-        covariates.sums(pooled.margins.rows, pooled.margins.columns, group_sums),
-        penalties,
-        covariates.design(support.rows, support.columns),
+        covariates.sums(pooled.margins.rows, pooled.margins.columns, group_sums, client_sums),
+        np.repeat(penalties, covariates.sizes),
+        covariates.design(support.rows, support.columns, owners),
     )
     return pooled._replace(covariates=data)
 
 
 def _with_trials(
-    clients: SetUp, shares: FloatArray, positions: IntArray, pooled: Pooled, size: float | None
+    clients: SetUp,
+    shares: FloatArray,
+    positions: IntArray,
+    pooled: Pooled,
+    size: float | None,
+    client_effects_penalty: float | Literal["auto"] | None,
 ) -> tuple[Pooled, float]:
     """Data of negative binomial counts of a size, or the most likely one; their log ρ.
 
@@ -256,19 +287,20 @@ def _with_trials(
 
     def of_size(size: float) -> Pooled:
         support = pooled.support._replace(counts=sums + size * counts)
-        return pooled._replace(support=support, size=size)
+        given = pooled._replace(support=support, size=size)
+        return with_client_penalty(given, client_effects_penalty)
 
     def derivatives(size: float) -> tuple[float, float]:
         nonlocal effects, moments
         given = of_size(size)
-        before = effects or _intercept_only(given).effects
+        before = effects or intercept_only(given).effects
         if pooled.effects == "none":  # as if there were an intercept
             mean = (sums.sum() + 0.5) / (counts.sum() + 1)
             before = before._replace(intercept=float(np.log(mean)))
         effects, _, _ = fit_effects(given, np.zeros(len(counts)), before)
         none = zero_low_rank(pooled.support.shape)
         natural = Theta(effects, none, pooled.covariate_terms(effects))
-        clients.tell("effects", 2 + sum(pooled.support.shape) + len(effects.coefficients))
+        clients.tell("effects", 1 + natural.n_told)
         moments = shares @ clients.gather(messages.size_moments, size, natural).reshape(-1, 3)
         return moments[1], moments[2]
 
@@ -282,7 +314,7 @@ def start_run(model: LowRankModel, theta: Theta | None = None) -> Start:
     """Start of a run: at a given θ, or with effects only, which the margins determine."""
     pooled = model.pooled
     support, family = pooled.support, pooled.family
-    effects, low_rank, _ = theta or _intercept_only(pooled)
+    effects, low_rank, _ = theta or intercept_only(pooled)
     values = low_rank_at(low_rank, support.rows, support.columns)
     iterate = with_optimal_effects(pooled, low_rank, values, effects)
     natural_step = 1 / largest_curvature(pooled, iterate.theta)
@@ -297,21 +329,6 @@ def start_run(model: LowRankModel, theta: Theta | None = None) -> Start:
         block=unset_block(low_rank, pooled.rank),
     )
     return Start(point, model.maximization(point))
-
-
-def _intercept_only(pooled: Pooled) -> Theta:
-    """θ with the mean of all observations as intercept, and everything else 0."""
-    family, n_observations = pooled.family, pooled.support.counts.sum()
-    # Half an observation is only added if the link is infinite for all-zero counts; otherwise, it
-    # would make the start depend on the unit of the cells.
-    half = 0.0 if np.isfinite(family.link(0.0)) else 0.5
-    mean = (pooled.total + half) / (n_observations + 2 * half)
-    intercept = 0.0 if pooled.effects == "none" else float(family.link(mean))
-    n_rows, n_columns = pooled.support.shape
-    n_coefficients = 0 if pooled.covariates is None else len(pooled.covariates.sums)
-    coefficients = np.zeros(n_coefficients)
-    effects = Effects(intercept, np.zeros(n_rows), np.zeros(n_columns), coefficients)
-    return Theta(effects, zero_low_rank(pooled.support.shape))
 
 
 def start_again(model: LowRankModel, before: LowRankModel, server: Any, theta: Theta) -> Start:

@@ -103,11 +103,22 @@ class LowRank(NamedTuple):
 
 @serializable
 class Theta(NamedTuple):
-    """``θ_jl = intercept + effects.rows_j + effects.columns_l + low_rank_jl + covariates_jl``."""
+    """``θ_jl = intercept + effects.rows_j + effects.columns_l + low_rank_jl + covariates_jl``.
+
+    ``covariates`` also have the effects of clients, which add to it.
+    """
 
     effects: Effects
     low_rank: LowRank
     covariates: CovariateTerms | None = None
+
+    @property
+    def n_told(self) -> int:
+        """Number of numbers that a client receives: all, but no effect of other clients."""
+        n_factors = len(self.low_rank.singular_values)
+        n_lines = len(self.effects.rows) + len(self.effects.columns)
+        n_others = 0 if self.covariates is None else max(len(self.covariates.clients) - 1, 0)
+        return (n_factors + 1) * (1 + n_lines) + len(self.effects.coefficients) - n_others
 
     def minus(self, number: float) -> Theta:
         """θ minus a number in every cell."""
@@ -194,10 +205,20 @@ def low_rank_at(
 
 
 def at(theta: Theta, rows: IntArray, columns: IntArray, *, dense: bool | None = None) -> FloatArray:
-    """θ at some cells; ``dense`` as in ``products``."""
+    """θ at some cells, for a client without an effect; ``dense`` as in ``products``."""
     effects, low_rank, covariates = theta
     natural = effects.at(rows, columns) + low_rank_at(low_rank, rows, columns, dense=dense)
     return natural if covariates is None else natural + covariates.at(rows, columns)
+
+
+def at_clients(
+    theta: Theta, cells: Cells, clients: IntArray, lengths: IntArray | int, *, dense: bool
+) -> FloatArray:
+    """θ of so many cells of each of some clients, client after client."""
+    natural, covariates = at(theta, cells.rows, cells.columns, dense=dense), theta.covariates
+    if covariates is None or not len(covariates.clients):
+        return natural
+    return natural + np.repeat(covariates.clients[clients], lengths)
 
 
 def dense(
