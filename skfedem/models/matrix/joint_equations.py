@@ -109,7 +109,8 @@ def _by_group(known: Covariates) -> tuple[IntArray, IntArray]:
     owners = np.concatenate([np.repeat(groups, n // known.n_groups) for n in of_groups])
     common = np.r_[:n_covariates, sum(known.sizes) - n_clients : sum(known.sizes)]
     order = np.concatenate([common, n_covariates + np.argsort(owners, kind="stable")])
-    return order, len(common) + offsets_of(np.bincount(owners, minlength=known.n_groups))
+    ends = offsets_of(np.bincount(owners, minlength=known.n_groups))
+    return order, len(common) + np.unique(ends)  # groups may have none
 
 
 def _solution(matrix: csr_array, right: FloatArray, starts: IntArray) -> FloatArray:
