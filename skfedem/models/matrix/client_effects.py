@@ -14,7 +14,7 @@ import numpy as np
 
 from ..._parameters import is_auto
 from .covariates import CovariateData
-from .joint_equations import variances_of_clients
+from .joint_equations import trace_of_clients
 from .main_effects import fit_effects, intercept_only
 from .pooled import LEAST_PENALTY, Pooled
 
@@ -77,8 +77,7 @@ def _with_estimated_penalty(pooled: Pooled, covariates: CovariateData) -> Covari
         pooled = pooled._replace(covariates=covariates)
         effects, theta, _ = fit_effects(pooled, no_low_rank, effects)
         weights = pooled.support.counts * pooled.family.variance(theta)
-        variances = variances_of_clients(pooled, covariates, weights)
-        degrees = n_clients - penalty * float(variances.sum())
+        degrees = n_clients - penalty * trace_of_clients(pooled, covariates, weights)
         squares = float(effects.coefficients[-n_clients:] @ effects.coefficients[-n_clients:])
         after = degrees / max(squares, np.finfo(float).tiny)
         after = float(np.clip(after, _SEARCH.smallest, _SEARCH.largest))

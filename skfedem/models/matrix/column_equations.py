@@ -10,7 +10,7 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator
 
-from ..._compat import conjugate_gradients
+from ... import _compat
 from ..._typing import FloatArray
 
 _Product = Callable[[FloatArray], FloatArray]
@@ -58,7 +58,7 @@ def solve_for_columns(
     def precondition(c: FloatArray) -> FloatArray:
         return c / column_curvature if factor is None else _solve(factor, c)
 
-    solution, n_steps = _conjugate_gradients(times, right, precondition)
+    solution, n_steps = conjugate_gradients(times, right, precondition)
     if n_steps > _SIZES.cg_steps and factor is not None:
         factor = _column_factor(matrix, row_curvature, column_curvature)
     return solution, factor
@@ -81,7 +81,7 @@ def _solve(factor: FloatArray, right: FloatArray) -> FloatArray:
     return lapack.dpotrs(factor, right)[0]
 
 
-def _conjugate_gradients(
+def conjugate_gradients(
     times: _Product, right: FloatArray, precondition: _Product
 ) -> tuple[FloatArray, int]:
     """Solution of ``times(c) = right``, and the number of steps."""
@@ -91,7 +91,7 @@ def _conjugate_gradients(
         nonlocal n_steps
         n_steps += 1
 
-    solution, _ = conjugate_gradients(
+    solution, _ = _compat.conjugate_gradients(
         LinearOperator((size, size), matvec=times, dtype=np.float64),
         right,
         rtol=1e-6,

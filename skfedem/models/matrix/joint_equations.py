@@ -16,45 +16,75 @@ from scipy.sparse import csr_array, diags, hstack
 
 from ..._federation import offsets_of
 from ..._typing import FloatArray, IntArray
+from .column_equations import conjugate_gradients
 from .covariates import CovariateData, Covariates
 from .pooled import LEAST_PENALTY, Pooled
 from .theta import Effects
 
 # The ridge is at least this share of the largest curvature: covariates may be collinear.
 _LEAST_RIDGE = 1e-10
+# Largest number of common unknowns whose equations are factored.
+_MOST_FACTORED = 1000
+# Number of vectors of random signs for a trace.
+_N_SIGNS = 8
 
 
 class _Equations(NamedTuple):
-    """Equations without the rows.
+    """Equations without the rows, ``(H - Wᵀ R⁻¹ W) x = right``.
 
     Attributes
     ----------
-    matrix : csr_array of shape (n_unknowns, n_unknowns)
-        Hessian, without the rows.
+    hessian : csr_array of shape (n_unknowns, n_unknowns)
+        H.
     across : csr_array of shape (n_rows, n_unknowns)
-        Hessian of the rows and the unknowns; 0 without row effects.
+        W, of rows and the unknowns; 0 without row effects.
     curvature : ndarray of shape (n_rows,)
-        Hessian of the rows, which is diagonal.
+        Diagonal of R, the Hessian of the rows.
     order, starts : ndarray of int
         Coefficients in the order of the unknowns, and where those of each group start.
     """
 
-    matrix: csr_array
+    hessian: csr_array
     across: csr_array
     curvature: FloatArray
     order: IntArray
     starts: IntArray
+
+    @property
+    def is_large(self) -> bool:
+        """Whether conjugate gradients are faster than a factorization."""
+        return bool(self.starts[0] > _MOST_FACTORED)
+
+    @property
+    def matrix(self) -> csr_array:
+        """``H - Wᵀ R⁻¹ W``."""
+        scaled = csr_array(self.across.multiply(1 / self.curvature[:, None]))
+        return csr_array(self.hessian - self.across.T @ scaled)
+
+    def solution(self, right: FloatArray) -> FloatArray:
+        """Solution x."""
+        if not self.is_large:
+            return _solution(self.matrix, right, self.starts)
+        hessian, across, curvature = self.hessian, self.across, self.curvature
+        diagonal = hessian.diagonal() - across.power(2).T @ (1 / curvature)
+
+        def times(x: FloatArray) -> FloatArray:
+            return hessian @ x - across.T @ ((across @ x) / curvature)
+
+        solution, _ = conjugate_gradients(times, right, lambda x: x / diagonal)
+        return solution
 
 
 def joint_direction(
     pooled: Pooled, covariates: CovariateData, slopes: Effects, weights: FloatArray
 ) -> Effects:
     """Newton's direction for all effects and coefficients."""
-    matrix, across, curvature, order, starts = _equations(pooled, covariates, weights)
+    equations = _equations(pooled, covariates, weights)
+    _, across, curvature, order, _ = equations
     n_columns = pooled.support.shape[1] * (pooled.effects != "rows")
     of_columns, of_rows = slopes.columns[:n_columns], slopes.rows * (pooled.effects != "columns")
     right = np.concatenate([[slopes.intercept], of_columns, slopes.coefficients[order]])
-    solution = _solution(matrix, right - across.T @ (of_rows / curvature), starts)
+    solution = equations.solution(right - across.T @ (of_rows / curvature))
     row_change = (of_rows - across @ solution) / curvature
     columns, coefficients = np.zeros(pooled.support.shape[1]), np.empty_like(slopes.coefficients)
     columns[:n_columns] = solution[1 : 1 + n_columns]
@@ -62,16 +92,26 @@ def joint_direction(
     return Effects(float(solution[0]), row_change, columns, coefficients)
 
 
-def variances_of_clients(
-    pooled: Pooled, covariates: CovariateData, weights: FloatArray
-) -> FloatArray:
-    """Diagonal of the inverse Hessian, for the effects of clients."""
-    matrix, *_, starts = _equations(pooled, covariates, weights)
-    common, _ = _without_groups(matrix, np.zeros(matrix.shape[0]), starts)
-    first = len(common) - covariates.known.n_clients
-    unit = np.eye(len(common))[:, first:]
+def trace_of_clients(pooled: Pooled, covariates: CovariateData, weights: FloatArray) -> float:
+    """Trace of the block of clients of the inverse Hessian.
+
+    For many clients, this is Hutchinson's estimate (1990), a mean of ``zᵀ C z`` with random signs.
+    """
+    equations = _equations(pooled, covariates, weights)
+    n_common = equations.starts[0]
+    clients = slice(n_common - covariates.known.n_clients, n_common)
+    if equations.is_large:
+        signs = np.zeros((_N_SIGNS, equations.hessian.shape[0]))
+        random = np.random.default_rng(0).choice(
+            [-1.0, 1.0], (_N_SIGNS, covariates.known.n_clients)
+        )
+        signs[:, clients] = random
+        return float(np.mean([own @ equations.solution(own) for own in signs]))
+    matrix = equations.matrix
+    common, _ = _without_groups(matrix, np.zeros(matrix.shape[0]), equations.starts)
+    unit = np.eye(n_common)[:, clients]
     inverse, _ = lapack.dpotrs(_factor(common[:, :-1]), unit, lower=1)
-    return np.diag(inverse[first:])
+    return float(np.trace(inverse[clients]))
 
 
 def _equations(pooled: Pooled, covariates: CovariateData, weights: FloatArray) -> _Equations:
@@ -98,7 +138,6 @@ def _equations(pooled: Pooled, covariates: CovariateData, weights: FloatArray) -
     of_rows = csr_array((np.ones(n_cells), every[:-1], support.row_starts), shape=shape)
     curvature = of_rows @ weights + max(ridge_penalty, least)
     across = csr_array(of_rows @ weighted)
-    hessian = hessian - across.T @ csr_array(across.multiply(1 / curvature[:, None]))
     return _Equations(csr_array(hessian), across, curvature, order, starts)
 
 
