@@ -6,10 +6,15 @@ later; in the second, they come at random. The table has means over simulations:
 slope of the log totals, with its standard deviation; the root mean square error of log means; and
 rounds and bits. Low-rank fits have the rank 1, which the means have as well.
 
-    python examples/benchmarks/observer_effects.py            # one minute
+With a file of skylark counts (skylark.dat of the R package rtrim), the second table is on these:
+14 invented observers each miss a part of the birds, those of later years a smaller one. It has the
+root mean square difference of the log index from that of all birds, and the slope.
+
+    python examples/benchmarks/observer_effects.py [--skylarks FILE]            # one minute
 """
 
 import argparse
+from itertools import pairwise
 
 import numpy as np
 
@@ -48,6 +53,50 @@ def measured(log_means, X, **settings):
     return slope, error, imputer.n_iter_, bits
 
 
+def thinned(counts, rng, n_observers=14):
+    """Matrices of observers who take turns at each site and see from 25 to 100 % of the birds."""
+    shares = np.linspace(0.25, 1, n_observers)
+    n_sites, n_years = counts.shape
+    X = np.full((n_observers, *counts.shape), np.nan)
+    for site in range(n_sites):
+        turns = [0, *np.sort(rng.choice(np.arange(1, n_years), 2, replace=False)), n_years]
+        for start, stop in pairwise(turns):
+            middle = (start + stop) / 2 / n_years * (n_observers - 1)
+            own = int(np.clip(round(rng.normal(middle, 3)), 0, n_observers - 1))
+            years = np.arange(start, stop)[~np.isnan(counts[site, start:stop])]
+            X[own, site, years] = rng.binomial(counts[site, years].astype(int), shares[own])
+    return [own for own in X if not np.isnan(own).all()]
+
+
+def skylarks(path, n_seeds):
+    """Print the table on skylarks."""
+    table = np.loadtxt(path)
+    site, year, count = table[table[:, 2] < 999, :3].astype(int).T
+    counts = np.full((site.max(), year.max()), np.nan)
+    counts[site - 1, year - 1] = count
+
+    def log_index(X, penalty=None):
+        imputer = FederatedMatrixImputer(
+            0, family="poisson", effects_penalty=0, client_effects_penalty=penalty
+        )
+        totals = imputer.fit(X).fitted_mean().sum(axis=0)
+        return np.log(totals / totals.mean())
+
+    years, truth = np.arange(counts.shape[1]), log_index(counts)
+    print(f"Slope of all birds: {np.polyfit(years, truth, 1)[0]:+.3f}")
+    print("client_effects_penalty   difference  slope (deviation)")
+    for penalty in (None, "auto", 0.0):
+        found = np.array(
+            [log_index(thinned(counts, np.random.default_rng(k)), penalty) for k in range(n_seeds)]
+        )
+        differences = np.sqrt(np.mean((found - truth) ** 2, axis=1))
+        slopes = np.polyfit(years, found.T, 1)[0]
+        print(
+            f"{penalty!s:22}   {differences.mean():10.3f}  {slopes.mean():+.3f} "
+            f"({slopes.std(ddof=1):.3f})"
+        )
+
+
 def main(n_seeds):
     """Print the table."""
     print("design    rank  noise    client_effects_penalty   slope           error  rounds  Mbit")
@@ -73,4 +122,8 @@ def main(n_seeds):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    main(parser.parse_args().seeds)
+    parser.add_argument("--skylarks")
+    given = parser.parse_args()
+    main(given.seeds)
+    if given.skylarks:
+        skylarks(given.skylarks, given.seeds)

@@ -44,6 +44,7 @@ def make_site_counts(
     family: FamilyName = "poisson",
     negative_binomial_size: float = 1.0,
     offset_deviation: float = 0.0,
+    client_deviation: float = 0.0,
     intercept: float = 1.0,
     site_deviation: float = 1.0,
     seasonality: float = 0.5,
@@ -98,6 +99,9 @@ def make_site_counts(
     offset_deviation : float, default=0.0
         Standard deviation of the offset of an observation, ``offset_deviation >= 0``: the logarithm
         of the effort of a visit, which is added to its theta. Its mean is 0.
+    client_deviation : float, default=0.0
+        Standard deviation of the effects of clients, ``client_deviation >= 0``, which are added to
+        theta in all of their observations.
     intercept : float, default=1.0
         Mean of theta over all cells.
     site_deviation : float, default=1.0
@@ -137,6 +141,8 @@ def make_site_counts(
         - ``observers`` : list of ndarray of int, shape (n_samples_i,), the observer of each
           observation, 0 to ``n_observers - 1``; an observer belongs to one client;
         - ``homes`` : ndarray of shape (n_observers,), the home site of each observer;
+        - ``client_effects`` : ndarray of shape (n_clients,), with mean 0, if ``client_deviation >
+          0``;
         - ``intercept`` : float;
         - ``row_effects`` : ndarray of shape (n_sites,), with mean 0;
         - ``column_effects`` : ndarray of shape (n_months,), with mean 0;
@@ -183,6 +189,7 @@ def make_site_counts(
     check_positive(effort_tail=effort_tail, negative_binomial_size=negative_binomial_size)
     check_not_negative(
         offset_deviation=offset_deviation,
+        client_deviation=client_deviation,
         site_deviation=site_deviation,
         seasonality=seasonality,
         interaction=interaction,
@@ -213,14 +220,18 @@ def make_site_counts(
         ordered = np.argsort(homes, kind="stable")
     who = np.repeat(ordered, n_visits[ordered])
     month_ends = _month_ends(n_months, effort_growth)
-    offset = None
+    members = np.array_split(ordered, n_clients)
+    lengths = np.array([n_visits[group].sum() for group in members])
+    ends, offset, of_clients = np.cumsum(lengths)[:-1], None, None
+    known: dict[str, Any] = {}
     if offset_deviation > 0:
         offset = offset_deviation * rng.standard_normal(n_samples)
+        known["offset"] = np.split(offset, ends)
+    if client_deviation > 0:
+        effects = client_deviation * _centred(rng.standard_normal(n_clients))
+        known["client_effects"], of_clients = effects, np.repeat(effects, lengths)
     law = family, negative_binomial_size
-    cells = _draw_cells(homes, who, home_range, month_ends, truth, law, offset, rng)
-    members = np.array_split(ordered, n_clients)
-    ends = np.cumsum([n_visits[group].sum() for group in members])[:-1]
-    known = {} if offset is None else {"offset": np.split(offset, ends)}
+    cells = _draw_cells(homes, who, home_range, month_ends, truth, law, offset, of_clients, rng)
     return Bunch(
         **known,
         clients=np.split(cells, ends),
@@ -318,9 +329,13 @@ def _draw_cells(
     truth: Bunch,
     law: tuple[FamilyName, float],
     offset: FloatArray | None,
+    of_clients: FloatArray | None,
     rng: RandomState,
 ) -> FloatArray:
-    """Rows of (site, month, count), one for each observation; ``who`` are the observers."""
+    """Rows of (site, month, count), one for each observation.
+
+    ``who`` are the observers, and ``of_clients`` the effects of the clients.
+    """
     cells = np.empty((len(who), 3))
     for start in range(0, len(who), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -338,6 +353,8 @@ def _draw_cells(
         if offset is not None:
             natural += offset[block]
             sizes = sizes * np.exp(offset[block])
+        if of_clients is not None:
+            natural += of_clients[block]
         counts = _draw_counts(_mean(natural, family), family, sizes, rng)
         cells[block] = np.column_stack([sites, months, counts])
     return cells

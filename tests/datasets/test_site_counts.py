@@ -326,6 +326,7 @@ def test_the_largest_poisson_mean():
         (dict(trend=np.inf), ValueError, "Expected trend to be a finite number, got inf"),
         (dict(effort_growth=np.nan), ValueError, "effort_growth to be a finite number, got nan"),
         (dict(effort_tail=0.0), ValueError, "effort_tail .*> 0"),
+        (dict(client_deviation=-1.0), ValueError, "client_deviation to be a number >= 0, got -1.0"),
         (dict(home_range=-1.0), ValueError, "Expected home_range to be a number >= 0, got -1.0"),
         (dict(n_observers=9), ValueError, "got 10, 9 and 1800"),
         (dict(n_observers=1801), ValueError, "got 10, 1801 and 1800. Lower"),
@@ -353,3 +354,16 @@ def test_offsets_are_added_to_theta():
     pearson = (counts - np.exp(theta)) / np.exp(theta / 2)
     assert abs(np.mean(pearson**2) - 1) < 0.05  # 20,000 squares of variance 2 + 1 / mean
     assert "offset" not in make_site_counts(**settings)
+
+
+def test_clients_have_effects():
+    settings = dict(n_clients=4, observed=40_000, interaction=0.0, random_state=0)
+    data = make_site_counts(**settings, client_deviation=0.8)
+    assert abs(data.client_effects.mean()) < 1e-12
+    for cells, effect in zip(data.clients, data.client_effects, strict=True):
+        sites, months = cells[:, :2].astype(int).T
+        theta = data.intercept + data.row_effects[sites] + data.column_effects[months] + effect
+        # Of 10,000 counts, sums are known to a few standard deviations of their root.
+        expected = np.exp(theta).sum()
+        assert abs(cells[:, 2].sum() - expected) < 5 * np.sqrt(expected)
+    assert "client_effects" not in make_site_counts(**settings)
