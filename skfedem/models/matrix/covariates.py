@@ -133,6 +133,28 @@ def _indicators(numbers: IntArray, size: int) -> csr_array:
     return csr_array((np.ones(len(numbers)), numbers, every), shape=(len(numbers), size))
 
 
+class JointDesign(NamedTuple):
+    """Derivatives of θ by all effects and coefficients, for their joint equations.
+
+    Attributes
+    ----------
+    cells : csr_array of shape (n_cells, n_unknowns)
+        By intercept, columns (if they have effects), and coefficients.
+    unknowns : csr_array of shape (n_unknowns, n_cells)
+        Its transpose.
+    rows : csr_array of shape (n_rows, n_cells)
+        By the rows, which are no unknowns; transposed.
+    order, starts : ndarray of int
+        Coefficients in the order of the unknowns, and the unknowns where those of each group start.
+    """
+
+    cells: csr_array
+    unknowns: csr_array
+    rows: csr_array
+    order: IntArray
+    starts: IntArray
+
+
 class CovariateData(NamedTuple):
     """Covariates in the observed cells, and what clients sent about them.
 
@@ -145,9 +167,11 @@ class CovariateData(NamedTuple):
         Ridge penalties.
     design : csr_array of shape (n_cells, n_coefficients)
         Derivatives of θ by the coefficients.
+    joint : JointDesign
     """
 
     known: Covariates
     sums: FloatArray
     penalties: FloatArray
     design: csr_array
+    joint: JointDesign

@@ -8,23 +8,25 @@ those of other groups, so that the groups are eliminated one after the other.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
 from scipy.sparse import csr_array, diags, hstack
 
 from ..._federation import offsets_of
-from ..._typing import FloatArray, IntArray
+from ..._typing import EffectsName, FloatArray, IntArray
 from .column_equations import conjugate_gradients
-from .covariates import CovariateData, Covariates
-from .pooled import LEAST_PENALTY, Pooled
+from .covariates import CovariateData, Covariates, JointDesign
+from .pooled import LEAST_PENALTY, Pooled, Support
 from .theta import Effects
 
 # The ridge is at least this share of the largest curvature: covariates may be collinear.
 _LEAST_RIDGE = 1e-10
 # Largest number of common unknowns whose equations are factored.
 _MOST_FACTORED = 1000
+# Share of the entries of a matrix that are not 0, above which it is dense.
+_DENSE_SHARE = 0.1
 # Number of vectors of random signs for a trace.
 _N_SIGNS = 8
 
@@ -58,8 +60,13 @@ class _Equations(NamedTuple):
     @property
     def matrix(self) -> csr_array:
         """``H - Wᵀ R⁻¹ W``."""
-        scaled = csr_array(self.across.multiply(1 / self.curvature[:, None]))
-        return csr_array(self.hessian - self.across.T @ scaled)
+        across: Any = self.across
+        if across.nnz > _DENSE_SHARE * np.prod(across.shape):  # a product of dense ones is faster
+            across = across.toarray()
+            product = across.T @ (across / self.curvature[:, None])
+        else:
+            product = across.T @ csr_array(across.multiply(1 / self.curvature[:, None]))
+        return csr_array(self.hessian - product)
 
     def solution(self, right: FloatArray) -> FloatArray:
         """Solution x."""
@@ -115,30 +122,39 @@ def trace_of_clients(pooled: Pooled, covariates: CovariateData, weights: FloatAr
 
 
 def _equations(pooled: Pooled, covariates: CovariateData, weights: FloatArray) -> _Equations:
-    support, ridge_penalty = pooled.support, pooled.ridge_penalty
-    n_cells, n_columns = len(weights), support.shape[1] * (pooled.effects != "rows")
-    every = np.arange(n_cells + 1)
-    order, starts = _by_group(covariates.known)
-    parts = [csr_array(np.ones((n_cells, 1))), covariates.design[:, order]]
-    if n_columns:
-        shape = n_cells, n_columns
-        parts.insert(1, csr_array((np.ones(n_cells), support.columns, every), shape=shape))
-    design = csr_array(hstack(parts, format="csr"))
-    weighted = csr_array(design.multiply(weights[:, None]))
-    hessian = csr_array(design.T @ weighted)
+    cells, unknowns, rows, order, starts = covariates.joint
+    n_columns = pooled.support.shape[1] * (pooled.effects != "rows")
+    entries = cells.data * np.repeat(weights, np.diff(cells.indptr))
+    weighted = csr_array((entries, cells.indices, cells.indptr), shape=cells.shape)
+    hessian = csr_array(unknowns @ weighted)
     own = covariates.penalties[order]
-    penalties = np.concatenate([[LEAST_PENALTY], np.full(n_columns, ridge_penalty), own])
+    penalties = np.concatenate([[LEAST_PENALTY], np.full(n_columns, pooled.ridge_penalty), own])
     least = _LEAST_RIDGE * float(hessian.diagonal().max())
     hessian += diags(np.maximum(penalties, least))
-    starts = starts + 1 + n_columns
     if pooled.effects == "columns":
-        none = csr_array((support.shape[0], len(penalties)))
-        return _Equations(csr_array(hessian), none, np.ones(support.shape[0]), order, starts)
-    shape = support.shape[0], n_cells
-    of_rows = csr_array((np.ones(n_cells), every[:-1], support.row_starts), shape=shape)
-    curvature = of_rows @ weights + max(ridge_penalty, least)
-    across = csr_array(of_rows @ weighted)
+        across, curvature = csr_array((rows.shape[0], len(penalties))), np.ones(rows.shape[0])
+    else:
+        across = csr_array(rows @ weighted)
+        curvature = rows @ weights + max(pooled.ridge_penalty, least)
     return _Equations(csr_array(hessian), across, curvature, order, starts)
+
+
+def joint_design(
+    support: Support, effects: EffectsName, known: Covariates, design: csr_array
+) -> JointDesign:
+    """Design of all effects, given that of the coefficients."""
+    n_cells, (n_rows, n_columns) = len(support.rows), support.shape
+    ones, every = np.ones(n_cells), np.arange(n_cells + 1)
+    order, starts = _by_group(known)
+    parts = [csr_array(ones[:, None]), design[:, order]]
+    if effects == "rows":
+        n_columns = 0
+    else:
+        shape = n_cells, n_columns
+        parts.insert(1, csr_array((ones, support.columns, every), shape=shape))
+    cells = csr_array(hstack(parts, format="csr"))
+    rows = csr_array((ones, every[:-1], support.row_starts), shape=(n_rows, n_cells))
+    return JointDesign(cells, csr_array(cells.T), rows, order, starts + 1 + n_columns)
 
 
 def _by_group(known: Covariates) -> tuple[IntArray, IntArray]:

@@ -19,6 +19,7 @@ from .._base import Start
 from . import encoding, messages
 from .client_effects import with_client_penalty
 from .covariates import CovariateData, Covariates
+from .joint_equations import joint_design
 from .low_rank import LowRankModel, ServerIterate
 from .main_effects import fit_effects, intercept_only
 from .negative_binomial import most_likely_size
@@ -258,11 +259,13 @@ def _with_covariates(
         owners = np.empty_like(positions)
         owners[positions] = np.repeat(np.arange(len(shares)), clients.sizes.lengths)
     penalties = [LEAST_PENALTY, LEAST_PENALTY, pooled.ridge_penalty, 1.0]
+    design = covariates.design(support.rows, support.columns, owners)
     data = CovariateData(
         covariates,
         covariates.sums(pooled.margins.rows, pooled.margins.columns, group_sums, client_sums),
         np.repeat(penalties, covariates.sizes),
-        covariates.design(support.rows, support.columns, owners),
+        design,
+        joint_design(support, pooled.effects, covariates, design),
     )
     return pooled._replace(covariates=data)
 

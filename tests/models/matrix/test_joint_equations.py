@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from low_rank_cells import support_of
 from skfedem.models.matrix.covariates import CovariateData, Covariates
-from skfedem.models.matrix.joint_equations import joint_direction, trace_of_clients
+from skfedem.models.matrix.joint_equations import joint_design, joint_direction, trace_of_clients
 from skfedem.models.matrix.pooled import LEAST_PENALTY, Pooled
 from skfedem.models.matrix.theta import Effects
 
@@ -43,9 +43,9 @@ def check(effects, n_clients, n_groups, with_effects, *, n_visits=1, rtol=1e-6, 
     owners = np.arange(len(support.rows)) % max(n_clients, 1)
     sizes = [1, SHAPE[0] * (effects != "columns"), SHAPE[1] * (effects != "rows"), sum(known.sizes)]
     own = rng.uniform(0.3, 2, sizes[3])
-    data = CovariateData(
-        known, np.zeros(sizes[3]), own, known.design(support.rows, support.columns, owners)
-    )
+    design = known.design(support.rows, support.columns, owners)
+    joint = joint_design(support, effects, known, design)
+    data = CovariateData(known, np.zeros(sizes[3]), own, design, joint)
     pooled = Pooled(support, None, "poisson", 0, 0.0, effects, RIDGE, covariates=data)
 
     def effects_of(values):
