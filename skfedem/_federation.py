@@ -223,6 +223,8 @@ class Elsewhere:
         Sums of the weights of each client's rows; None if all have the same weight.
     row_weight : float
         Unit of these weights, or the weight of every row.
+    has_offset : bool
+        Whether observations of a matrix have offsets.
     """
 
     lengths: IntArray
@@ -231,6 +233,7 @@ class Elsewhere:
     federation: Any = None
     totals: FloatArray | None = None
     row_weight: float = 1.0
+    has_offset: bool = False
 
     def clients(self, weights: FloatArray) -> Any:
         """``Clients`` of a fit, with these weights."""

@@ -16,13 +16,25 @@ def tables_of(n_clients=3, d=2, seed=0, n_rows=15):
 
 
 class Deployment:
-    """A server and clients whose messages all arrive."""
+    """A server and clients whose messages all arrive.
+
+    ``own`` are further arguments of the clients: lists with one for each.
+    """
 
     def __init__(
-        self, estimator, tables, folder, *, seed="as the estimator", policy=ANYTHING, **server
+        self,
+        estimator,
+        tables,
+        folder,
+        *,
+        seed="as the estimator",
+        policy=ANYTHING,
+        own=None,
+        **server,
     ):
         self.estimator, self.folder, self.options = estimator, folder, server
         self.tables = dict(zip("abcdefghij", tables, strict=False))
+        self.own = own or {}
         self.seed = estimator.random_state if seed == "as the estimator" else seed
         self.policy = policy
         self.clients = {name: self.client(name) for name in self.tables}
@@ -38,6 +50,7 @@ class Deployment:
             seed=self.seed,
             policy=self.policy,
             key=keys.get(name, b""),
+            **{key: each["abcdefghij".index(name)] for key, each in self.own.items()},
         )
 
     def new_server(self):

@@ -197,7 +197,7 @@ def known_attributes(
         "_fitted_effects": settings.effects,
         "_fitted_effects_penalty": float(settings.effects_penalty),
         "_shape": data.shape,
-        "_has_offset": offset is not None,
+        "_has_offset": offset is not None or (data.place is not None and data.place.has_offset),
         "_digest": data.digest() if data.place is None else "",  # "" of clients elsewhere
         "_has_triplets": shape is not None,
         "_has_triplets_alone": shape is not None and not holds_clients(X),

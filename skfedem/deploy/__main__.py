@@ -53,8 +53,12 @@ def take_part(options: argparse.Namespace) -> None:
     )
     key = options.key.read_bytes() if options.key else b""
     state = options.state or Path(f"{options.name}-state")
-    table = read_csv(options.data)
-    client = Client(options.name, table, state, options.seed, policy, key, options.model)
+    table, given = read_csv(options.data), {}
+    if options.sample_weight:
+        given["sample_weight"] = take_column(table, options.sample_weight)
+    if options.effort:
+        given["offset"] = logarithms(take_column(table, options.effort), options.effort)
+    client = Client(options.name, table, state, options.seed, policy, key, options.model, **given)
     print(f"{options.name}: {len(table)} rows of {options.data}; log in {state / 'log.txt'}")
     if options.socket:
         listen(client, options.socket)
@@ -83,6 +87,20 @@ def read_csv(path: Path) -> Any:
     return np.loadtxt(path, delimiter=",", ndmin=2)
 
 
+def take_column(table: Any, name: str) -> Any:
+    """Numbers of a column, which the table then lacks."""
+    if name not in getattr(table, "columns", ()):
+        raise ValueError(f"Expected a table with a column {name!r}, got none by this name.")
+    return table.pop(name).to_numpy()
+
+
+def logarithms(efforts: Any, name: str) -> Any:
+    """Offsets of observations with these efforts."""
+    if efforts.dtype.kind not in "iuf" or not ((efforts > 0) & np.isfinite(efforts)).all():
+        raise ValueError(f"Expected positive numbers in column {name!r}, got others. Fill them in.")
+    return np.log(efforts)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m skfedem.deploy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -97,6 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     joined.add_argument("--state", type=Path, help="folder of the state; NAME-state by default")
     joined.add_argument("--seed", type=int, help="by default drawn from the operating system")
     joined.add_argument("--key", type=Path, help="file of the key shared with the server")
+    joined.add_argument("--sample-weight", help="column with the weight of each row")
+    joined.add_argument("--effort", help="column with the effort of each count: hours, length, ...")
     joined.add_argument(
         "--model", type=function_of, help="structural model of a population, as module:function"
     )

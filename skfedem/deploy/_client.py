@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._data.rows import check_weights, row_weights
 from .._error_messages import repr_of
 from .._parallel import single_threaded_libraries
 from .._parameters import check_number
 from .._random import seeds_of_runs
 from .._serialization import from_bytes, to_bytes
-from .._typing import FilePath, Table
+from .._typing import FilePath, MatricesLike, RowWeights, Table
 from ._functions import with_function
 from ._local_answers import Held, LocalAnswers, Policy
 from ._messages import NEVER, Kind, Message, Refused, digest_of, mark_of, seal, unseal
+from ._reader import OwnData
 from ._readers import fitted_of, reader_of
 from ._storage import write
 
@@ -60,6 +62,19 @@ class Client:
     model : callable, default=None
         Structural model of a FederatedNonlinearMixedEffects, if it is a function of your own. It
         has to be that of the server; those of ``skfedem.pharmacokinetics`` are known.
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weight of each row, for mixtures and networks, as for their ``fit``. Either all clients have
+        weights, or none has.
+    offset : array-like, default=None
+        Offset of each observation of a FederatedMatrixImputer, such as the logarithm of its effort,
+        in the form of X: a matrix, or a number for each triplet or row of a long table. Either all
+        clients have offsets, or none has.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid. Tables and offsets are read when a server tells what for; a wrong
+        one is then refused, and the log says why.
     """
 
     def __init__(
@@ -71,6 +86,9 @@ class Client:
         policy: Policy | None = None,
         key: bytes = b"",
         model: Callable[..., Any] | None = None,
+        *,
+        sample_weight: RowWeights | None = None,
+        offset: MatricesLike | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"Expected name to be a string, got {repr_of(name)}.")
@@ -78,6 +96,8 @@ class Client:
             raise TypeError(f"Expected key to be bytes, got a {type(key).__name__}.")
         if seed is not None:
             check_number("seed", seed, kind=Integral, low=0, high=2**32 - 1)
+        if sample_weight is not None:
+            check_weights(row_weights(X, sample_weight))
         self.name, self.policy, self.over = name, policy or Policy(), False
         self.has_ended = False  # whether the last request said so
         self._key, self._folder = key, Path(state)
@@ -85,7 +105,8 @@ class Client:
         self._seed = seed
         self._run = self._lost = b""
         self._held, self._prepared = Held(), None
-        self._answers = LocalAnswers(name, X, self.policy, model, self._seed_of)
+        data = OwnData(X, sample_weight, offset)
+        self._answers = LocalAnswers(name, data, self.policy, model, self._seed_of)
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._folder / "client").exists():
             self._load()
@@ -156,7 +177,7 @@ class Client:
         assert plan is not None  # there is a result
         personal = reader_of(plan["estimator"]).personal
         plan = with_function(plan, self._answers.model)
-        return None if personal is None else personal(estimator, plan, self._answers.X)
+        return None if personal is None else personal(estimator, plan, self._answers.data)
 
     # ---- phases
 

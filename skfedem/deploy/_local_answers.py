@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from .._data.frame_labels import sizes_of_shape
 from .._federation import ClientRows, Federation
-from .._typing import Table
 from ..clients.group import client_half, encoded
 from ..solvers._from_parameters import SOLVERS
 from ..solvers.base import Broadcast, ClientGroup, Solver, Task
@@ -20,7 +19,8 @@ from ..solvers.server import message_units_of
 from ._functions import with_function
 from ._messages import NEVER, Refused
 from ._questions import SET_UP, message_to_bytes
-from ._readers import OwnTable, reader_of
+from ._reader import OwnData, OwnTable
+from ._readers import reader_of
 from ._tables import check_columns, columns_to_bytes, labels_to_bytes
 
 
@@ -105,7 +105,7 @@ class LocalAnswers:
     Parameters
     ----------
     name : str
-    X : table
+    data : OwnData
     policy : Policy
     model : callable or None
     seed_of : callable
@@ -115,12 +115,12 @@ class LocalAnswers:
     def __init__(
         self,
         name: str,
-        X: Table,
+        data: OwnData,
         policy: Policy,
         model: Callable[..., Any] | None,
         seed_of: Callable[[int], int],
     ) -> None:
-        self.name, self.X, self.policy, self.model = name, X, policy, model
+        self.name, self.data, self.policy, self.model = name, data, policy, model
         self._seed_of = seed_of
         self._read: tuple[dict[str, Any], OwnTable] | None = None
         self._federation: tuple[dict[str, Any], Federation] | None = None
@@ -157,7 +157,8 @@ class LocalAnswers:
             raise Refused(f"policy: the table has less than {policy.min_rows} rows")
         check_columns(plan["features"], table.columns)
         facts = table.facts.astype("<f8").tobytes()
-        return facts + columns_to_bytes(table.n_rows, table.columns), held._replace(plan=plan)
+        columns = columns_to_bytes(table.n_rows, table.columns, self.data.given)
+        return facts + columns, held._replace(plan=plan)
 
     def _labels(self, held: Held) -> bytes:
         """Labels of the classes in the table, of an estimator that has classes."""
@@ -171,8 +172,14 @@ class LocalAnswers:
         """Table of this client, as the estimator reads it."""
         if self._read is None or self._read[0] is not plan:
             reader = reader_of(plan["estimator"])
-            self._read = plan, reader.read(with_function(plan, self.model), self.X)
-            self._federation = None
+            for name in self.data.given:
+                if name not in reader.takes:
+                    raise Refused(f"{name}: {plan['estimator']} takes none")
+            try:
+                own = reader.read(with_function(plan, self.model), self.data)
+            except (TypeError, ValueError) as error:
+                raise Refused(f"table: {error}") from error
+            self._read, self._federation = (plan, own), None
         return self._read[1]
 
     def _set_up(self, question: dict[str, Any], held: Held) -> bytes:

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from .._data.clients import read_clients
 from .._data.tables import is_frame
 from .._data.targets import stacked_targets
-from .._federation import Federation, weights_of_clients
+from .._federation import Federation
 from .._networks.run import Units, in_units, moments_of, units_of
 from .._rows import LabelledRows, precision_of
 from .._typing import FloatArray, IntArray
 from ..solvers.hard_em import ClientStates, ServerOptimizer, hard_em
 from ._messages import Refused
-from ._reader import Agreed, OwnTable, Reader
+from ._reader import Agreed, OwnData, OwnTable, Reader
+from ._weights import N_FACTS, agree_on_weights, are_possible, facts_of_weights, in_agreed_unit
 
 
 class _OwnTable(NamedTuple):
@@ -35,22 +36,26 @@ def network_reader(kind: Any, *, has_classes: bool) -> Reader:
             kind,
             partial(_read_classes, kind),
             _agree_on_classes,
+            n_facts=lambda plan: N_FACTS,
+            are_possible=are_possible,
             known=lambda plan, told, agreed: {**_classes(agreed), "_units": None},
             personal=_predictions,
             has_target=True,
             has_classes=True,
             own_model=_own_model,
+            takes=("sample_weight",),
         )
     return Reader(
         kind,
         partial(_read_numbers, kind),
         _agree_on_units,
-        n_facts=lambda plan: len(_names(plan)) + 1,
-        are_possible=lambda facts: facts[-1] >= 0,
-        known=lambda plan, told, agreed: {**_form(plan), "_units": Units(**agreed)},
+        n_facts=lambda plan: N_FACTS + len(_names(plan)) + 1,
+        are_possible=lambda facts: are_possible(facts[:N_FACTS]) and facts[-1] >= 0,
+        known=lambda plan, told, agreed: {**_form(plan), "_units": _units(agreed)},
         personal=_predictions,
         has_target=True,
         own_model=_own_model,
+        takes=("sample_weight",),
     )
 
 
@@ -71,18 +76,19 @@ def _features(plan: dict[str, Any], X: Any) -> Any:
     return X[[name for name in columns if name not in names]]
 
 
-def _own_table(kind: Any, plan: dict[str, Any], X: Any, *, classes: bool) -> _OwnTable:
-    """Features and targets of a client."""
-    estimator, features = kind(), _features(plan, X)
-    federation, _, _ = read_clients(estimator, [features])
+def _own_table(kind: Any, plan: dict[str, Any], data: OwnData, *, classes: bool) -> _OwnTable:
+    """Features and targets of a client, in rows of positive weight."""
+    estimator, features = kind(), _features(plan, data.X)
+    weights = None if data.sample_weight is None else [data.sample_weight]
+    federation, _, _ = read_clients(estimator, [features], sample_weight=weights)
     target = plan["target"] if isinstance(plan["target"], str) else [*plan["target"]]
-    targets = stacked_targets([features], [X[target]], classes=classes)
+    targets = stacked_targets([features], [data.X[target]], classes=classes, sample_weight=weights)
     return _OwnTable(federation, estimator.feature_names_in_.tolist(), targets)
 
 
-def _read_classes(kind: Any, plan: dict[str, Any], X: Any) -> OwnTable:
-    """Rows with classes; there are no facts."""
-    own = _own_table(kind, plan, X, classes=True)
+def _read_classes(kind: Any, plan: dict[str, Any], data: OwnData) -> OwnTable:
+    """Rows with classes; the facts are those of weights."""
+    own = _own_table(kind, plan, data, classes=True)
     labels = np.unique(own.targets)
 
     def federation(agreed: dict[str, Any]) -> Federation:
@@ -91,12 +97,12 @@ def _read_classes(kind: Any, plan: dict[str, Any], X: Any) -> OwnTable:
         if unknown:
             raise Refused(f"classes: {unknown[0]!r} is not in the plan")
         rows = LabelledRows(own.federation.rows, np.searchsorted(classes, own.targets))
-        return own.federation._replace(rows=rows)
+        return in_agreed_unit(own.federation._replace(rows=rows), agreed)
 
     return OwnTable(
         own.federation.n_samples,
         own.columns,
-        np.empty(0),
+        facts_of_weights(own.federation),
         federation,
         solver=hard_em(ServerOptimizer()),
         classes=labels.tolist(),
@@ -110,24 +116,26 @@ def _classes(agreed: dict[str, Any]) -> dict[str, Any]:
 
 def _agree_on_classes(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
     """Classes of the plan, or of all clients."""
-    agreed = {"classes": sorted({*plan["classes"]})}
-    weights = weights_of_clients(lengths, plan["parameters"]["client_weights"])
-    return Agreed(weights, agreed, (len(agreed["classes"]), _classes(agreed), None))
+    classes = {"classes": sorted({*plan["classes"]})}
+    agreed = agree_on_weights(lengths, facts, plan["parameters"]["client_weights"])
+    data = len(classes["classes"]), _classes(classes), None
+    return agreed._replace(told=classes | agreed.told, data=data)
 
 
-def _read_numbers(kind: Any, plan: dict[str, Any], X: Any) -> OwnTable:
-    """Rows with numbers; the facts are means of the targets, and of the squared deviations."""
-    own = _own_table(kind, plan, X, classes=False)
+def _read_numbers(kind: Any, plan: dict[str, Any], data: OwnData) -> OwnTable:
+    """Rows with numbers; the facts are those of weights, and moments of the targets."""
+    own = _own_table(kind, plan, data, classes=False)
     targets = own.targets[:, None] if own.targets.ndim == 1 else own.targets
 
     def federation(agreed: dict[str, Any]) -> Federation:
-        scaled = in_units(targets, Units(**agreed)).astype(precision_of(own.federation.rows))
-        return own.federation._replace(rows=LabelledRows(own.federation.rows, scaled))
+        scaled = in_units(targets, _units(agreed)).astype(precision_of(own.federation.rows))
+        rows = LabelledRows(own.federation.rows, scaled)
+        return in_agreed_unit(own.federation._replace(rows=rows), agreed)
 
     return OwnTable(
         own.federation.n_samples,
         own.columns,
-        moments_of(own.federation, targets)[0],
+        np.append(facts_of_weights(own.federation), moments_of(own.federation, targets)[0]),
         federation,
         solver=hard_em(ServerOptimizer()),
     )
@@ -139,10 +147,17 @@ def _form(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _agree_on_units(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
-    """Units of the targets."""
-    weights = weights_of_clients(lengths, plan["parameters"]["client_weights"])
-    units = units_of(weights, facts)
-    return Agreed(weights, units._asdict(), (len(units.mean), _form(plan), units))
+    """Weights, and units of the targets."""
+    of_weights, moments = facts[:, :N_FACTS], facts[:, N_FACTS:]
+    agreed = agree_on_weights(lengths, of_weights, plan["parameters"]["client_weights"])
+    units = units_of(agreed.weights, moments)
+    data = len(units.mean), _form(plan), units
+    return agreed._replace(told=units._asdict() | agreed.told, data=data)
+
+
+def _units(agreed: dict[str, Any]) -> Units:
+    """Units of the targets, as all clients know them."""
+    return Units(agreed["mean"], agreed["scale"])
 
 
 class _OwnModel(NamedTuple):
@@ -156,9 +171,9 @@ def _own_model(states: tuple[Any, ...]) -> dict[str, Any]:
     return {"_memory": _OwnModel(np.arange(1), ClientStates(*states))}
 
 
-def _predictions(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
+def _predictions(estimator: Any, plan: dict[str, Any], data: OwnData) -> dict[str, Any]:
     """Predictions for the client's rows by its own model, or the global one if it has none."""
-    rows, is_own = [_features(plan, X)], bool(plan["parameters"]["keep_local"])
+    rows, is_own = [_features(plan, data.X)], bool(plan["parameters"]["keep_local"])
     predicted = estimator.predict(rows, personal=is_own)[0]
     if hasattr(estimator, "classes_"):
         (probabilities,) = estimator.predict_proba(rows, personal=is_own)

@@ -7,12 +7,14 @@ what follows from those of everybody, and the rows of a client are made with tha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .._data.cells import CellData, mean_of_sums, read_cells, unread_cells
 from .._data.clients import read_clients
+from .._data.effort import effort_of
 from .._data.features import set_columns
 from .._data.frame_labels import labels_of_shape, sizes_of_shape
 from .._data.long_tables import column, columns_of, is_long_table, numbers
@@ -38,7 +40,8 @@ from ..models.mixed_effects.model import SentModel
 from ..preprocessing import FederatedPCA, FederatedStandardScaler
 from ._messages import Refused
 from ._network_reader import network_reader
-from ._reader import Agreed, OwnTable, Reader
+from ._reader import Agreed, OwnData, OwnTable, Reader
+from ._weights import N_FACTS, agree_on_weights, are_possible, facts_of_weights, in_agreed_unit
 
 # Columns of a long table of counts.
 SITE, TIME, COUNT = "site", "time", "count"
@@ -47,45 +50,69 @@ SITE, TIME, COUNT = "site", "time", "count"
 _MOST = 1e5
 
 
-def _reader_of_rows(kind: Any, *, allow_nan: bool = False) -> Reader:
-    """Reader of plain tables, whose rows need no agreement."""
+def _reader_of_rows(kind: Any, *, allow_nan: bool = False, weighted: bool = False) -> Reader:
+    """Reader of plain tables, whose rows need an agreement only if they have weights."""
 
-    def read(plan: dict[str, Any], X: Any) -> OwnTable:
+    def read(plan: dict[str, Any], data: OwnData) -> OwnTable:
         estimator = kind()
-        federation, _, _ = read_clients(estimator, [X], allow_nan=allow_nan)
+        weights = None if data.sample_weight is None else [data.sample_weight]
+        federation, _, _ = read_clients(
+            estimator, [data.X], sample_weight=weights, allow_nan=allow_nan
+        )
         names = getattr(estimator, "feature_names_in_", None)
         columns = estimator.n_features_in_ if names is None else names.tolist()
-        return OwnTable(federation.n_samples, columns, np.empty(0), lambda told: federation)
+        facts = facts_of_weights(federation) if weighted else np.empty(0)
+        own = partial(in_agreed_unit, federation)
+        return OwnTable(federation.n_samples, columns, facts, own)
 
     def agree(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
-        client_weights = plan["parameters"].get("client_weights", "n_samples")
-        return Agreed(weights_of_clients(lengths, client_weights), {})
+        if weighted:
+            return agree_on_weights(lengths, facts, plan["parameters"]["client_weights"])
+        return Agreed(weights_of_clients(lengths, "n_samples"), {})
 
-    return Reader(kind, read, agree)
+    if not weighted:
+        return Reader(kind, read, agree)
+    return Reader(
+        kind,
+        read,
+        agree,
+        n_facts=lambda plan: N_FACTS,
+        are_possible=are_possible,
+        takes=("sample_weight",),
+    )
 
 
-def _read_matrix(plan: dict[str, Any], X: Any) -> OwnTable:
+def _read_matrix(plan: dict[str, Any], data: OwnData) -> OwnTable:
     """Cells of a matrix, of triplets, or of a long table with names.
 
-    The facts are the sum of the observations, and the numbers of these and of visits.
+    The facts are the sum of the observations, their number, and their number or total effort.
     """
-    data, client_weights = _own_cells(plan, X), plan["parameters"]["client_weights"]
-    facts = np.array([data.sums.sum(), data.n_observations.sum(), data.counts.sum()])
+    cells, client_weights = _own_cells(plan, data), plan["parameters"]["client_weights"]
+    # In the order of a simulation, where each client is a segment.
+    efforts = np.add.reduceat(cells.counts, [0])
+    facts = np.concatenate([cells.sums, [cells.n_observations.sum()], efforts])
 
     def federation(told: dict[str, Any]) -> Federation:
-        return cell_federation(_own_cells(plan, X, told["origin"]), client_weights)
+        return cell_federation(_own_cells(plan, data, told["origin"]), client_weights)
 
-    return OwnTable(len(data.rows), data.shape[1], facts, federation)
+    return OwnTable(len(cells.rows), cells.shape[1], facts, federation)
 
 
-def _own_cells(plan: dict[str, Any], X: Any, origin: float = 0.0) -> CellData:
+def _own_cells(plan: dict[str, Any], data: OwnData, origin: float = 0.0) -> CellData:
     """Cells of one client."""
-    shape, parameters = plan["shape"], plan["parameters"]
+    shape, parameters, (X, _, offset) = plan["shape"], plan["parameters"], data
     names = ("family", "missing_values", "effects", "rows")
     estimator = FederatedMatrixImputer(**{name: parameters[name] for name in names})
-    is_long = is_long_table(X) and {SITE, TIME, COUNT} <= {*X}
-    table, family = _numbered(X, shape) if is_long else X, family_of(estimator.family)
-    return read_cells(estimator, [table], shape=shape, family=family, origin=origin)
+    if is_long_table(X) and {SITE, TIME, COUNT} <= {*X}:
+        X, offset = _numbered(X, offset, shape)
+    return read_cells(
+        estimator,
+        [X],
+        shape=shape,
+        family=family_of(estimator.family),
+        offset=None if offset is None else [offset],
+        origin=origin,
+    )
 
 
 def _labels(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) -> dict[str, Any]:
@@ -96,26 +123,30 @@ def _labels(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) 
         "_column_labels": labels[1],
         "_covariates": covariates,
         "_given_covariates": NO_COVARIATES,
-        "_has_offset": False,
     }
 
 
-def _completed_rows(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
-    """Sites where this client was, with fitted means in place of missing cells."""
-    data, filled = _own_cells(plan, X), np.asarray(estimator.fitted_mean())
-    cells, efforts = (data.rows, data.columns), np.zeros_like(filled)
+def _completed_rows(estimator: Any, plan: dict[str, Any], data: OwnData) -> dict[str, Any]:
+    """Sites where this client was, with fitted means in place of missing cells.
+
+    These are for the offset that a matrix has there, else for an offset of 0, as ``transform`` has.
+    """
+    filled, own = np.asarray(estimator.fitted_mean()), _own_cells(plan, data._replace(offset=None))
+    if data.offset is not None:
+        filled = estimator._at_offset(filled, data.offset)
+    cells, numbers = (own.rows, own.columns), np.zeros_like(filled)
     sums = np.zeros_like(filled)
-    np.add.at(efforts, cells, data.counts)
-    np.add.at(sums, cells, data.counts * data.values)
-    np.divide(sums, efforts, out=filled, where=efforts > 0)
-    visited = np.unique(data.rows)
+    np.add.at(numbers, cells, own.counts)
+    np.add.at(sums, cells, own.counts * own.values)
+    np.divide(sums, numbers, out=filled, where=numbers > 0)
+    visited = np.unique(own.rows)
     names = [range(size) if isinstance(size, int) else size for size in plan["shape"]]
     columns = zip(names[1], filled[visited].T, strict=True)
     return {SITE: [names[0][row] for row in visited]} | {str(name): own for name, own in columns}
 
 
-def _numbered(table: Any, shape: Any) -> FloatArray:
-    """Triplets of a long table, whose sites and times are names in a shape."""
+def _numbered(table: Any, offset: Any, shape: Any) -> tuple[FloatArray, Any]:
+    """Triplets of a long table, whose sites and times are names in a shape, and their offsets."""
     columns, triplets = columns_of(table), []
     for name, axis in zip((SITE, TIME), shape, strict=True):
         if isinstance(axis, int):
@@ -127,8 +158,11 @@ def _numbered(table: Any, shape: Any) -> FloatArray:
             raise Refused(f"columns: {name} {unknown[0]!r} is not in the plan")
         triplets.append([numbers_of[own] for own in names])
     counts = numbers(columns, COUNT, "", "counts")
-    rows = np.column_stack([*triplets, counts])[~np.isnan(counts)]
-    return rows[np.lexsort(rows.T[::-1])]  # as ``read_counts`` has them
+    if offset is not None:
+        offset = effort_of(offset, counts, "", is_triplets=True)
+    rows, known = np.column_stack([*triplets, counts]), np.flatnonzero(~np.isnan(counts))
+    order = known[np.lexsort(rows[known].T[::-1])]  # as ``read_counts`` has them
+    return rows[order], None if offset is None else offset[order]
 
 
 def _are_whole(facts: FloatArray) -> bool:
@@ -151,7 +185,7 @@ def _population_of(plan: dict[str, Any]) -> Any:
     return FederatedNonlinearMixedEffects(**plan["parameters"])
 
 
-def _read_subjects(plan: dict[str, Any], X: Any) -> OwnTable:
+def _read_subjects(plan: dict[str, Any], data: OwnData) -> OwnTable:
     """Subjects of a long table.
 
     The facts are the largest number of rows of a subject, and numbers of responses, with and
@@ -159,11 +193,11 @@ def _read_subjects(plan: dict[str, Any], X: Any) -> OwnTable:
     """
     estimator = _population_of(plan)
     design = design_of(estimator)
-    settings, data = checked_settings(estimator, design), read_subjects([X], None, design)
-    facts = np.array([data.n_places, data.n_observations, data.n_missing], dtype=np.float64)
+    settings, own = checked_settings(estimator, design), read_subjects([data.X], None, design)
+    facts = np.array([own.n_places, own.n_observations, own.n_missing], dtype=np.float64)
 
     def federation(told: dict[str, Any]) -> Federation:
-        own = read_subjects([X], None, design, told["n_places"])
+        own = read_subjects([data.X], None, design, told["n_places"])
         return federation_of(own, estimator.client_weights)
 
     def complete(sent: Any) -> Any:
@@ -172,7 +206,7 @@ def _read_subjects(plan: dict[str, Any], X: Any) -> OwnTable:
         return model_of(design, sent.n_observations, sent.n_nodes).received(sent)
 
     names = [design.subject, design.response, *design.regressors, *design.covariates]
-    n_subjects = int(data.offsets[-1])
+    n_subjects = int(own.offsets[-1])
     return OwnTable(n_subjects, names, facts, federation, complete, solver_of(settings))
 
 
@@ -196,14 +230,14 @@ def _design(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) 
     return {"_design": design_of(_population_of(plan)), "_theta": Theta(*told["_theta"])}
 
 
-def _parameters_of_subjects(estimator: Any, plan: dict[str, Any], X: Any) -> dict[str, Any]:
+def _parameters_of_subjects(estimator: Any, plan: dict[str, Any], data: OwnData) -> dict[str, Any]:
     """Parameters of each subject, by column."""
-    table = estimator.individual_parameters(X)
+    table = estimator.individual_parameters(data.X)
     return {name: np.asarray(table[name]) for name in table}
 
 
 READERS: Mapping[str, Reader] = {
-    FederatedGaussianMixture.__name__: _reader_of_rows(FederatedGaussianMixture),
+    FederatedGaussianMixture.__name__: _reader_of_rows(FederatedGaussianMixture, weighted=True),
     FederatedStandardScaler.__name__: _reader_of_rows(FederatedStandardScaler, allow_nan=True),
     FederatedPCA.__name__: _reader_of_rows(FederatedPCA),
     FederatedMatrixImputer.__name__: Reader(
@@ -215,6 +249,7 @@ READERS: Mapping[str, Reader] = {
         has_shape=True,
         known=_labels,
         personal=_completed_rows,
+        takes=("offset",),
     ),
     FederatedNonlinearMixedEffects.__name__: Reader(
         FederatedNonlinearMixedEffects,

@@ -35,6 +35,7 @@ from ._tables import (
     LARGEST_COLUMNS,
     LARGEST_LABELS,
     check_columns,
+    check_given,
     columns_from_bytes,
     labels_from_bytes,
 )
@@ -50,6 +51,8 @@ class _Deployed(Elsewhere):
         self._clients, self.columns, self._data = clients, columns, data
         self.federation = clients.federation
         self.lengths, self.ids = clients.sizes.lengths, np.array(clients.names)
+        self.totals, self.row_weight = clients.totals, clients.row_weight
+        self.has_offset = "offset" in (clients.given or ())
 
     def clients(self, weights: FloatArray) -> RemoteClients:
         """The only ones there are; the plan says how they are weighed."""
@@ -86,6 +89,7 @@ class RemoteClients(RemoteSetUp):
         self._reset_control: FloatArray | None = None
         self._control_after: FloatArray | None = None
         self.columns: list[str] | int | None = plan["features"]
+        self.given: list[str] | None = None
         self._reader = reader_of(plan["estimator"])
         self._n_facts = self._reader.n_facts(plan)
         most = 8 * self._n_facts + LARGEST_COLUMNS
@@ -105,6 +109,7 @@ class RemoteClients(RemoteSetUp):
             rows = LabelledRows(rows, np.empty(0))
         self.federation = Federation(rows, offsets_of(lengths), agreed.weights)
         self.every, self.n_features, self._data = np.arange(len(lengths)), d, agreed.data
+        self.totals, self.row_weight = agreed.totals, agreed.row_weight
 
     def elsewhere(self) -> Elsewhere:
         """What an estimator is fitted to in place of tables."""
@@ -146,12 +151,13 @@ class RemoteClients(RemoteSetUp):
     def _columns(self, client: int, body: bytes) -> tuple[int, FloatArray]:
         """Number of rows and facts of a client whose columns are those of the others."""
         size = 8 * self._n_facts
-        n_rows, columns = columns_from_bytes(body[size:])
+        n_rows, columns, given = columns_from_bytes(body[size:])
         facts = numbers(body[:size], (self._n_facts,))
         if not self._reader.are_possible(facts):
             raise Refused("facts")
         check_columns(self.columns, columns)
-        self.columns = columns
+        check_given(self.given, given)
+        self.columns, self.given = columns, given
         return n_rows, facts
 
     # ---- rounds

@@ -9,10 +9,12 @@ from typing import Any
 
 from ._messages import Refused
 
-# Number of rows and of columns, before the names.
-_COLUMNS = struct.Struct("<QI")
+# Number of rows and of columns, and what else a client has, before the names.
+_COLUMNS = struct.Struct("<QIB")
 _BETWEEN = b"\0"
 _MOST_ROWS = 2**40
+GIVEN = ("sample_weight", "offset")
+"""What clients may have in addition to their tables; each has a bit in their messages."""
 LARGEST_COLUMNS = LARGEST_LABELS = 2**16
 """Largest length of the columns, or of the labels of classes, in a message, in bytes."""
 
@@ -32,27 +34,43 @@ def _in_words(columns: list[str] | int) -> str:
     return f"{columns} without names" if isinstance(columns, int) else f"{len(columns)} with names"
 
 
-def columns_to_bytes(n_rows: int, columns: list[str] | int) -> bytes:
-    """Number of rows, and columns, as they are sent."""
+def check_given(want: list[str] | None, got: list[str]) -> None:
+    """Refuse a client that has weights or offsets if others have none, or the other way round."""
+    if want is None:
+        return
+    for name in GIVEN:
+        if name in want and name not in got:
+            raise Refused(f"{name}: expected one, as other clients have, got none")
+        if name in got and name not in want:
+            raise Refused(f"{name}: expected none, as other clients have none, got one")
+
+
+def columns_to_bytes(n_rows: int, columns: list[str] | int, given: list[str]) -> bytes:
+    """Number of rows, columns, and what else there is, as they are sent."""
+    bits = sum(1 << GIVEN.index(name) for name in given)
     if isinstance(columns, int):
-        return _COLUMNS.pack(n_rows, columns)
-    return _COLUMNS.pack(n_rows, len(columns)) + _BETWEEN.join(name.encode() for name in columns)
+        return _COLUMNS.pack(n_rows, columns, bits)
+    names = _BETWEEN.join(name.encode() for name in columns)
+    return _COLUMNS.pack(n_rows, len(columns), bits) + names
 
 
-def columns_from_bytes(body: bytes) -> tuple[int, list[str] | int]:
+def columns_from_bytes(body: bytes) -> tuple[int, list[str] | int, list[str]]:
     """Inverse of ``columns_to_bytes``."""
     if len(body) < _COLUMNS.size:
         raise Refused("length")
-    n_rows, n_columns = _COLUMNS.unpack_from(body)
+    n_rows, n_columns, bits = _COLUMNS.unpack_from(body)
+    if bits >> len(GIVEN):
+        raise Refused("damaged: what there is beside the table")
+    given = [name for k, name in enumerate(GIVEN) if bits >> k & 1]
     if not (0 < n_rows <= _MOST_ROWS and 0 < n_columns <= LARGEST_COLUMNS):
         raise Refused("too large: number of rows or columns")
     names = body[_COLUMNS.size :]
     if not names:
-        return n_rows, n_columns
+        return n_rows, n_columns, given
     if names.count(_BETWEEN) != n_columns - 1:
         raise Refused("length: expected as many names as columns")
     try:
-        return n_rows, names.decode().split(_BETWEEN.decode())
+        return n_rows, names.decode().split(_BETWEEN.decode()), given
     except UnicodeDecodeError as error:
         raise Refused("damaged: names of columns") from error
 

@@ -156,6 +156,9 @@ def test_bad_arguments_are_refused(tmp_path):
         Client(1, rows, tmp_path)
     with pytest.raises(ValueError, match="Expected seed to be an integer >= 0"):
         Client("a", rows, tmp_path, seed=-1)
+    for weights, said in (([1.0], "one number for each"), (np.full(15, -1.0), "to be >= 0")):
+        with pytest.raises(ValueError, match=f"Expected sample_weight .*{said}"):
+            Client("a", rows, tmp_path, sample_weight=weights)
     assert not [*tmp_path.iterdir()]
 
 
@@ -203,3 +206,38 @@ def test_a_refusal_is_not_the_end_though_an_earlier_fit_has_ended(tmp_path):
     assert "less than 1000 rows" in refusal(client, server)
     assert client.over and not client.has_ended
     server.stop()
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ({"offset": np.zeros((15, 2))}, "offset: FederatedGaussianMixture takes none"),
+        ({}, "sample_weight: expected one, as other clients have, got none"),
+    ],
+)
+def test_what_a_client_gives_has_to_fit(own, reason, tmp_path):
+    server = Server(mixture_of(), ["a", "b"], tmp_path / "server")
+    first = Client("b", tables_of()[1], tmp_path / "b", sample_weight=np.ones(18))
+    assert server.receive("b", first.answer(dict(server.open())["b"])).used
+    verdict = server.receive(
+        "a", Client("a", tables_of()[0], tmp_path / "a", **own).answer(dict(server.open())["a"])
+    )
+    assert not verdict.used and verdict.reason.endswith(reason)
+    server.stop()
+
+
+def test_transformers_take_no_weights(tmp_path):
+    server = Server(FederatedStandardScaler(), ["a"], tmp_path / "server")
+    client = Client("a", tables_of()[0], tmp_path / "a", sample_weight=np.ones(15))
+    assert refusal(client, server) == "sample_weight: FederatedStandardScaler takes none"
+    server.stop()
+
+
+@pytest.mark.parametrize("facts", [[0, 1, 15], [2, 1, 15], [1, 2, 1], [1, 1e149, 1e151]])
+def test_weights_that_no_table_has_are_not_used(facts, tmp_path):
+    deployment = Deployment(mixture_of(), tables_of(), tmp_path)
+    reply = unseal(deployment.clients["a"].answer(deployment.server.request("a")))
+    body = np.array(facts, "<f8").tobytes() + reply.body[24:]
+    assert not deployment.server.receive("a", seal(reply._replace(body=body))).used
+    assert deployment.server.receive("a", seal(reply)).used
+    deployment.server.stop()

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from scipy.sparse import coo_array
 
 from deployed import Deployment
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
-from skfedem.datasets import make_site_counts
+from skfedem.datasets import make_site_counts, read_counts
 from skfedem.deploy import Server
 from skfedem.deploy._questions import ROUND
 
@@ -28,6 +29,14 @@ def counts_of(family="poisson", n_clients=3):
     )
 
 
+def assert_equal_fits(got, want):
+    for name, value in vars(want).items():
+        if name.endswith("_") and name not in ("client_ids_", "history_"):
+            assert_array_equal(getattr(got, name), value, err_msg=name)
+    for name, column in want.history_.items():
+        assert_array_equal(got.history_[name], column, err_msg=name)
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_fits_equal_those_of_the_simulation(case, tmp_path):
@@ -37,11 +46,7 @@ def test_fits_equal_those_of_the_simulation(case, tmp_path):
     deployment = Deployment(imputer, data.clients, tmp_path, shape=data.shape)
     got = deployment.run().end()
     want = imputer.fit(data.clients, shape=data.shape)
-    for name, value in vars(want).items():
-        if name.endswith("_") and name not in ("client_ids_", "history_"):
-            assert_array_equal(getattr(got, name), value, err_msg=name)
-    for name, column in want.history_.items():
-        assert_array_equal(got.history_[name], column, err_msg=name)
+    assert_equal_fits(got, want)
     server = deployment.server._clients
     assert_array_equal(server.controls, deployment.controls())
     total = server.layout.total(server.every, [_weighted(server)], [0])
@@ -90,6 +95,103 @@ def test_clients_complete_their_own_rows_from_a_long_table(tmp_path):
         assert_array_equal(np.column_stack([*personal.values()]), np.asarray(filled)[visited])
         assert_array_equal(client.result().row_effects_, want.row_effects_)
         assert not hasattr(client.result(), "client_drift_")
+
+
+EFFORTS = {
+    "exact": {},
+    "uniform": {"client_weights": "uniform", **NOISY},
+    "negative binomial": {"family": "negative_binomial", "penalty": "auto"},
+    "gaussian": {"family": "gaussian", **NOISY},
+}
+
+
+def offsets_of(data):
+    """Log efforts of each client."""
+    generator = np.random.default_rng(0)
+    return [np.log(generator.uniform(0.5, 4.0, len(own))) for own in data.clients]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("case", EFFORTS)
+def test_offsets_are_those_of_the_simulation(case, tmp_path):
+    parameters = {"family": "poisson", "max_iter": 8, "random_state": 1, **EFFORTS[case]}
+    imputer = FederatedMatrixImputer(2, **parameters)
+    data = counts_of(imputer.family)
+    offset = offsets_of(data)
+    own = {"offset": offset}
+    deployment = Deployment(imputer, data.clients, tmp_path, shape=data.shape, own=own)
+    got = deployment.run().end()
+    want = imputer.fit(data.clients, shape=data.shape, offset=offset)
+    assert_equal_fits(got, want)
+    assert got._has_offset
+    filled = want.transform(data.clients, offset=offset)
+    for name, table, means in zip("abc", data.clients, filled, strict=True):
+        client = deployment.clients[name]
+        personal, visited = client.personal_result(), np.unique(table[:, 0]).astype(int)
+        assert personal.pop("site") == visited.tolist()
+        assert_array_equal(np.column_stack([*personal.values()]), means[visited])
+        with pytest.raises(ValueError, match="Expected an offset, as the fit had one"):
+            client.result().transform([table])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_offsets_of_matrices_are_matrices(tmp_path):
+    generator, tables, offset = np.random.default_rng(0), [], []
+    for _ in range(2):
+        seen = generator.random((6, 5)) < 0.6
+        tables.append(coo_array(np.where(seen, generator.poisson(4.0, seen.shape) + 1.0, 0.0)))
+        offset.append(np.log(generator.uniform(0.5, 4.0, seen.shape)))
+    imputer = FederatedMatrixImputer(2, family="poisson", max_iter=6, random_state=0)
+    deployment = Deployment(imputer, tables, tmp_path, shape=(6, 5), own={"offset": offset})
+    got = deployment.run().end()
+    want = imputer.fit(tables, offset=offset)
+    assert_array_equal(got.fitted_mean(), want.fitted_mean())
+    personal = deployment.clients["b"].personal_result()
+    rows = personal.pop("site")
+    filled = want.transform(tables, offset=offset)[1]
+    assert_array_equal(np.column_stack([*personal.values()]), filled[rows])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_offsets_follow_the_rows_of_a_long_table(tmp_path):
+    generator, n = np.random.default_rng(0), 40
+    table = {
+        "site": generator.choice(["marsh", "pond", "wood"], n),
+        "time": generator.integers(2020, 2024, n),
+        "count": np.where(generator.random(n) < 0.1, np.nan, generator.poisson(3.0, n)),
+        "hours": generator.uniform(0.5, 4.0, n),
+        "who": np.arange(n) % 2,
+    }
+    names = {"site": "site", "time": "time", "count": "count"}
+    counts = read_counts(table, **names, observer="who", effort="hours")
+    parts = [{name: table[name][table["who"] == k] for name in table} for k in range(2)]
+    shape = counts.sites, counts.times
+    imputer = FederatedMatrixImputer(1, family="poisson", max_iter=6, random_state=0)
+    tables = [{name: part[name] for name in names} for part in parts]
+    own = {"offset": [np.log(part["hours"]) for part in parts]}
+    got = Deployment(imputer, tables, tmp_path, shape=shape, own=own).run().end()
+    want = imputer.fit(counts.clients, shape=shape, offset=counts.offset)
+    assert_array_equal(got.fitted_mean(), want.fitted_mean())
+
+
+def test_offsets_that_do_not_fit_are_refused(tmp_path):
+    data = counts_of()
+    for k, (offset, said) in enumerate(
+        {
+            "short": [[1.0], "table: Expected an offset of shape"],
+            "large": [None, "table: Expected a finite offset for each observation"],
+        }.values()
+    ):
+        own = [np.zeros(len(table)) for table in data.clients]
+        own[0] = own[0] + 50.0 if offset is None else offset
+        imputer = FederatedMatrixImputer(1, family="poisson")
+        folder = tmp_path / str(k)
+        deployment = Deployment(
+            imputer, data.clients, folder, shape=data.shape, own={"offset": own}
+        )
+        verdicts = deployment.phase()
+        assert said in verdicts["a"].reason and verdicts["b"].used
+        deployment.server.stop()
 
 
 def test_names_that_the_plan_lacks_are_refused(tmp_path):

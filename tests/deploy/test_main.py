@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from deployed import tables_of
 from kills import free_port
 from skfedem import FederatedGaussianMixture
-from skfedem.deploy.__main__ import main, read_csv
+from skfedem.deploy.__main__ import logarithms, main, read_csv, take_column
 from skfedem.deploy._plan_file import function_of
 from skfedem.pharmacokinetics import one_compartment_oral
 
@@ -34,6 +34,11 @@ b = "b.key"
 """
 
 
+def visits_of(rows):
+    """Weights of rows."""
+    return 1 + np.arange(len(rows)) % 3
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_plan_is_served_to_tables_in_files(tmp_path, capsys):
     pd = pytest.importorskip("pandas")
@@ -41,11 +46,13 @@ def test_a_plan_is_served_to_tables_in_files(tmp_path, capsys):
     (tmp_path / "plan.toml").write_text(PLAN.format(port=port))
     commands = []
     for name, rows in zip("ab", tables, strict=True):
-        pd.DataFrame(rows, columns=["age", "weight"]).to_csv(tmp_path / f"{name}.csv", index=False)
+        table = pd.DataFrame(rows, columns=["age", "weight"]).assign(visits=visits_of(rows))
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
         (tmp_path / f"{name}.key").write_bytes(name.encode() * 32)
         files = {"data": f"{name}.csv", "state": f"{name}-state", "key": f"{name}.key"}
         options = [own for key, file in files.items() for own in (f"--{key}", f"{tmp_path}/{file}")]
         address = ["--server", f"http://127.0.0.1:{port}", "--seed", "0"]
+        address += ["--sample-weight", "visits"]
         commands.append(["join", "--name", name, *options, *address])
     threads = [Thread(target=main, args=(own,), daemon=True) for own in commands]
     for thread in threads:
@@ -55,7 +62,8 @@ def test_a_plan_is_served_to_tables_in_files(tmp_path, capsys):
         thread.join(10)
     got = joblib.load(tmp_path / "run" / "result.joblib")
     mixture = FederatedGaussianMixture(2, omega=1.0, max_iter=5, random_state=0)
-    assert_array_equal(got.means_, mixture.fit(tables).means_)
+    weights = [*map(visits_of, tables)]
+    assert_array_equal(got.means_, mixture.fit(tables, sample_weight=weights).means_)
     assert got.feature_names_in_.tolist() == ["age", "weight"]
     said = capsys.readouterr().out
     for line in (
@@ -115,6 +123,20 @@ def test_tables_with_and_without_names(tmp_path):
     path.write_text("age,weight\n1,2\n3,4.5\n")
     table = read_csv(path)
     assert isinstance(table, pd.DataFrame) and [*table.columns] == ["age", "weight"]
+
+
+def test_columns_of_weights_and_efforts_leave_the_table():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"x": [1.0, 2.0], "weight": [1, 3], "hours": [0.5, 2.0]})
+    assert take_column(table, "weight").tolist() == [1, 3]
+    assert_array_equal(logarithms(take_column(table, "hours"), "hours"), np.log([0.5, 2.0]))
+    assert [*table.columns] == ["x"]
+    for other in (table, np.zeros((2, 2))):
+        with pytest.raises(ValueError, match="Expected a table with a column 'weight'"):
+            take_column(other, "weight")
+    for efforts in ([0.0, 1.0], [np.nan, 1.0], [np.inf, 1.0], ["a", "b"]):
+        with pytest.raises(ValueError, match="Expected positive numbers in column 'hours'"):
+            logarithms(np.array(efforts), "hours")
 
 
 def test_functions_are_named_by_their_module():

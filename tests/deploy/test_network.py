@@ -118,6 +118,24 @@ def test_regressors_equal_those_of_the_simulation(case, target, tmp_path):
         assert_array_equal(np.column_stack([*personal.values()]), expected)
 
 
+@pytest.mark.parametrize("kind", [FederatedMLPClassifier, FederatedMLPRegressor])
+def test_weighted_rows_are_those_of_the_simulation(kind, tmp_path):
+    generator = np.random.default_rng(0)
+    weights = [generator.uniform(0.5, 2.0, 18 + 5 * k) for k in range(3)]
+    weights[1][3:6] = 0.0
+    weights[2][:] = 0.7
+    target = "label" if kind is FederatedMLPClassifier else "y"
+    tables = without(tables_of(), *({"label", "y", "z"} - {target}))
+    network = kind((3,), batch_size=8, max_iter=5, random_state=1, **NOISY)
+    own = {"sample_weight": weights}
+    deployment = Deployment(network, tables, tmp_path, target=target, own=own)
+    got = deployment.run().end()
+    X, y = without(tables, target), [own[target] for own in tables]
+    assert_equal_fits(deployment, got, network.fit(X, y, sample_weight=weights))
+    personal = deployment.clients["b"].personal_result()[target]
+    assert_array_equal(personal, network.predict(X, personal=True)[1])
+
+
 def test_payloads_are_as_long_as_the_history_says(tmp_path):
     tables = without(tables_of(), "label", "z")
     regressor = FederatedMLPRegressor((3,), max_iter=6, random_state=0, **NOISY)

@@ -110,3 +110,38 @@ def test_transformers_equal_those_of_the_simulation(transformer, n_clients, tmp_
     for name, value in vars(want).items():
         if name.endswith("_") and name != "client_ids_":
             assert_array_equal(getattr(got, name), value, err_msg=name)
+
+
+WEIGHTS = {
+    "integers": lambda generator, n: generator.integers(1, 4, n),
+    "zeros": lambda generator, n: generator.integers(0, 3, n),
+    "shares": lambda generator, n: generator.uniform(0.2, 3.0, n),
+    "huge": lambda generator, n: 1e12 * generator.uniform(1, 2, n),
+    "equal": lambda generator, n: np.full(n, 0.7),
+    "ones": lambda generator, n: np.ones(n),
+}
+
+
+def weights_of(kind, tables):
+    generator = np.random.default_rng(len(kind))
+    return [WEIGHTS[kind](generator, len(own)) for own in tables]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [*((kind, "exact") for kind in WEIGHTS), ("shares", "minibatches"), ("zeros", "weights")]
+    + [("shares", case) for case in ("VR-FedEM", "spherical", "tied")],
+)
+def test_weighted_rows_are_those_of_the_simulation(kind, case, tmp_path):
+    tables = tables_of(seed=len(case))
+    weights = weights_of(kind, tables)
+    mixture = FederatedGaussianMixture(2, tol=1e-6, max_iter=8, random_state=3, **CASES[case])
+    deployment = Deployment(mixture, tables, tmp_path, own={"sample_weight": weights})
+    got = deployment.run().end()
+    want = mixture.fit(tables, sample_weight=weights)
+    assert_equal_fits(got, want)
+    assert got.setup_messages_ == want.setup_messages_
+    assert_array_equal(deployment.controls(), want._memory.controls)
+    assert got._memory.row_weight == want._memory.row_weight
+    assert_array_equal(got._memory.totals, want._memory.totals)
