@@ -14,9 +14,11 @@ from sklearn.base import BaseEstimator
 
 from .. import __version__
 from .._error_messages import repr_of
+from .._imputer.covariates import NO_COVARIATES, GivenCovariates
 from .._parameters import parameters_of
 from .._serialization import to_bytes
 from .._typing import Shape
+from . import _covariates
 from ._functions import described
 from ._readers import READERS
 
@@ -59,6 +61,15 @@ def check_target(estimator: BaseEstimator, target: object, classes: object) -> N
         raise TypeError(f"Expected classes to be {wanted} for {name}, got {repr_of(classes)}.")
 
 
+def check_covariates(estimator: BaseEstimator, covariates: GivenCovariates) -> None:
+    """Raise if there are covariates or groups for an estimator that has no matrix."""
+    name = type(estimator).__name__
+    has_matrix = name in READERS and READERS[name].has_shape
+    for argument, own in covariates._asdict().items():
+        if own is not None and not has_matrix:
+            raise TypeError(f"Expected {argument} to be None for {name}, got {repr_of(own)}.")
+
+
 def plan_of(
     estimator: BaseEstimator,
     roster: list[str],
@@ -66,6 +77,7 @@ def plan_of(
     shape: Shape | None = None,
     target: str | list[str] | None = None,
     classes: list[Any] | None = None,
+    covariates: GivenCovariates = NO_COVARIATES,
 ) -> dict[str, Any]:
     """What clients have to agree to, with a digest; the seed is not told."""
     parameters = {name: _plain(value) for name, value in parameters_of(estimator).items()}
@@ -80,6 +92,8 @@ def plan_of(
     }
     if target is not None:
         plan |= {"target": target, "classes": classes}
+    if any(own is not None for own in covariates):
+        plan["covariates"] = _covariates.described(covariates, shape, parameters["effects"])
     return {**plan, "digest": hashlib.sha256(to_bytes(plan)).hexdigest()}
 
 

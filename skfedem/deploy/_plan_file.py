@@ -8,11 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .._data.long_tables import as_table
 from ._readers import READERS
 from ._server import Server
 
 _DATA = ("columns", "shape", "target", "classes")
-_OPTIONS = ("roster", "state", *_DATA, "min_replies", "timeout", "host", "port")
+_TABLES = ("row_covariates", "column_covariates", "row_groups")
+_OPTIONS = ("roster", "state", *_DATA, *_TABLES, "min_replies", "timeout", "host", "port")
 
 
 def function_of(text: str) -> Callable[..., Any]:
@@ -48,8 +50,14 @@ def server_of(plan: dict[str, Any], folder: Path) -> Server:
         state_of(plan, folder),
         keys=keys,
         **{name: options[name] for name in _DATA if name in options},
+        **{name: _table_of(options[name]) for name in _TABLES if name in options},
         min_replies=options.get("min_replies", 1),
     )
+
+
+def _table_of(own: Any) -> Any:
+    """Columns by their names as a table; groups are a list."""
+    return as_table(own) if isinstance(own, dict) else own
 
 
 def state_of(plan: dict[str, Any], folder: Path) -> Path:

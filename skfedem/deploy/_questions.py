@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._cells import cell_codes
 from .._federation import ClientMessage
 from .._imputer.residuals import pearson_products
 from .._mixed_effects.report import site_sums
-from .._typing import FloatArray
+from .._typing import FloatArray, IntArray
 from ..models.matrix import encoding
 from ..models.matrix import messages as matrix_messages
 from ..models.mixed_effects import messages as population_messages
@@ -37,14 +38,15 @@ class Gathered(NamedTuple):
     encode : callable
         ``encode(message, shape)`` are the bytes of a client's message about a matrix.
     decode : callable
-        ``decode(body, n_rows, shape, known)`` is the message of a client of so many rows, whose
-        earlier messages are known by their names. Raises ValueError if it is damaged.
+        ``decode(body, n_rows, shape, known, *arguments)`` is the message of a client of so many
+        rows, whose earlier messages are known by their names, for these arguments of the message.
+        Raises ValueError if it is damaged.
     most : callable
         ``most(n_rows, shape)`` is the largest number of bytes.
     """
 
     encode: Callable[[Any, tuple[int, int]], bytes]
-    decode: Callable[[bytes, int, tuple[int, int], dict[str, Any]], Any]
+    decode: Callable[..., Any]
     most: Callable[[int, tuple[int, int]], int]
 
 
@@ -113,25 +115,30 @@ def _doubles(n_numbers: Callable[[int], int]) -> Gathered:
     )
 
 
-def _sums_of_lines(axis: int) -> Gathered:
-    """Sums over rows or columns where a client was, which the server knows already."""
+def _sums_of_lines(line_of: Callable[..., IntArray]) -> Gathered:
+    """Sums over lines of cells, such as rows, where a client was, which the server knows already.
 
-    def decode(body: bytes, n_rows: int, shape: tuple[int, int], known: dict[str, Any]) -> Any:
+    ``line_of(rows, columns, *arguments)`` is the line of each cell.
+    """
+
+    def decode(
+        body: bytes, n_rows: int, shape: tuple[int, int], known: dict[str, Any], *arguments: Any
+    ) -> Any:
         codes = known[matrix_messages.observed_cells.__name__]
-        lines = np.unique(np.divmod(codes, shape[1])[axis])
+        lines = np.unique(line_of(*np.divmod(codes, shape[1]), *arguments))
         return np.array([len(lines)]), lines, numbers(body, (len(lines),))
 
     return Gathered(
         lambda sent, _: sent[2].astype("<f8").tobytes(),
         decode,
-        lambda n_rows, shape: 8 * min(n_rows, shape[axis]),
+        lambda n_rows, _: 8 * n_rows,
     )
 
 
 def _matrix_questions() -> list[SetUpQuestion]:
     codes = Gathered(
         encoding.codes_to_bytes,
-        lambda body, n_rows, shape, _: encoding.codes_from_bytes(body, n_rows, shape),
+        lambda body, n_rows, shape, *_: encoding.codes_from_bytes(body, n_rows, shape),
         lambda n_rows, _: 8 * n_rows,
     )
     counts = Gathered(
@@ -143,8 +150,20 @@ def _matrix_questions() -> list[SetUpQuestion]:
         SetUpQuestion(matrix_messages.observed_cells, gathered=codes),
         SetUpQuestion(matrix_messages.numbers_of_observations, gathered=counts),
         SetUpQuestion(matrix_messages.log_base_measure, gathered=_doubles(lambda n_rows: 1)),
-        SetUpQuestion(matrix_messages.row_sums, gathered=_sums_of_lines(0)),
-        SetUpQuestion(matrix_messages.column_sums, gathered=_sums_of_lines(1)),
+        SetUpQuestion(
+            matrix_messages.row_sums, gathered=_sums_of_lines(lambda rows, columns, n: rows)
+        ),
+        SetUpQuestion(
+            matrix_messages.column_sums, gathered=_sums_of_lines(lambda rows, columns, n: columns)
+        ),
+        SetUpQuestion(
+            matrix_messages.group_sums,
+            gathered=_sums_of_lines(
+                lambda rows, columns, n, groups, n_columns: cell_codes(
+                    groups[rows], columns, n_columns
+                )
+            ),
+        ),
         SetUpQuestion(matrix_messages.residuals, gathered=_doubles(lambda n_rows: n_rows)),
         SetUpQuestion(matrix_messages.cell_sums, gathered=_doubles(lambda n_rows: n_rows)),
         SetUpQuestion(matrix_messages.size_moments, gathered=_doubles(lambda n_rows: 3)),

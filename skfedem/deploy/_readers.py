@@ -19,7 +19,7 @@ from .._data.features import set_columns
 from .._data.frame_labels import labels_of_shape, sizes_of_shape
 from .._data.long_tables import column, columns_of, is_long_table, numbers
 from .._federation import Federation, offsets_of, weights_of_clients
-from .._imputer.covariates import NO_COVARIATES, read_given
+from .._imputer.covariates import NO_COVARIATES
 from .._mixed_effects.design import design_of
 from .._mixed_effects.fit_steps import federation_of
 from .._mixed_effects.records import ClientRecords
@@ -38,6 +38,7 @@ from ..models.matrix.start import cell_federation, weights_of_cells
 from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import SentModel
 from ..preprocessing import FederatedPCA, FederatedStandardScaler
+from ._covariates import known_covariates
 from ._messages import Refused
 from ._network_reader import network_reader
 from ._reader import Agreed, OwnData, OwnTable, Reader
@@ -116,9 +117,11 @@ def _own_cells(plan: dict[str, Any], data: OwnData, origin: float = 0.0) -> Cell
 
 
 def _labels(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) -> dict[str, Any]:
-    labels, shape = labels_of_shape(plan["shape"]), sizes_of_shape(plan["shape"])
-    covariates = read_given(NO_COVARIATES, shape, labels, plan["parameters"]["effects"])
+    labels, covariates = labels_of_shape(plan["shape"]), known_covariates(plan)
     return {
+        "row_covariate_names_": covariates.rows.names,
+        "column_covariate_names_": covariates.columns.names,
+        "row_groups_": covariates.groups,
         "_row_labels": labels[0],
         "_column_labels": labels[1],
         "_covariates": covariates,

@@ -187,7 +187,7 @@ class RemoteSetUp:
         def read(client: int, body: bytes) -> Any:
             known = {name: each[client] for name, each in self._gathered.items()}
             try:
-                return gathered.decode(body, lengths[client], shape, known)
+                return gathered.decode(body, lengths[client], shape, known, *arguments)
             except ValueError as error:
                 raise Refused(f"damaged: {error}") from error
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 
+from .._imputer.covariates import GivenCovariates
 from .._parameters import check_number
 from .._serialization import from_bytes, to_bytes
-from .._typing import FilePath, Shape
+from .._typing import FilePath, Shape, Table
 from .._warnings import warn
 from ._fit_thread import FitThread, Outcome
 from ._messages import (
@@ -29,7 +31,7 @@ from ._messages import (
     seal,
     unseal,
 )
-from ._plan import check_roster, check_shape, check_target, plan_of, seed_of
+from ._plan import check_covariates, check_roster, check_shape, check_target, plan_of, seed_of
 from ._readers import told_of
 from ._remote_clients import RemoteClients
 from ._remote_set_up import Answers, Question
@@ -74,6 +76,9 @@ class Server:
     classes : list of str, int, float or bool, default=None
         Labels of the classes of a FederatedMLPClassifier; None for those that clients have, who
         then tell them.
+    row_covariates, column_covariates, row_groups : array-like, default=None
+        For a FederatedMatrixImputer: what is known of sites and times, as for ``fit``. All clients
+        are told.
     min_replies : int, default=1
         Least number of replies in a round, or all if fewer clients are asked.
 
@@ -99,6 +104,9 @@ class Server:
         shape: Shape | None = None,
         target: str | list[str] | None = None,
         classes: list[Any] | None = None,
+        row_covariates: Table | None = None,
+        column_covariates: Table | None = None,
+        row_groups: ArrayLike | None = None,
         min_replies: int = 1,
     ) -> None:
         check_roster(roster)
@@ -116,10 +124,12 @@ class Server:
         self._journal = Journal(self._folder / "journal")
         check_shape(self._estimator, shape)
         check_target(self._estimator, target, classes)
-        self._known = {} if shape is None else {"shape": shape}
+        covariates = GivenCovariates(row_covariates, column_covariates, row_groups)
+        check_covariates(self._estimator, covariates)
+        self._known = {} if shape is None else {"shape": shape, **covariates._asdict()}
         if target is not None:
             self._known["y"] = None  # is with the clients
-        self._run = self._begin(columns, shape, target, classes)
+        self._run = self._begin(columns, shape, target, classes, covariates)
         self.done, self.history_, self.faults_ = False, [], Counter()
         self._phase, self._outcome = 0, None
         self._accepted = [NEVER] * len(self.roster)

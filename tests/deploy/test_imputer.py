@@ -11,6 +11,8 @@ from skfedem.datasets import make_site_counts, read_counts
 from skfedem.deploy import Server
 from skfedem.deploy._questions import ROUND
 
+pd = pytest.importorskip("pandas")
+
 NOISY = {"omega": 1.0, "participation": 0.7}
 CASES = {
     "exact": {},
@@ -74,7 +76,6 @@ def test_payloads_are_as_long_as_the_fit_says(tmp_path):
 
 
 def test_clients_complete_their_own_rows_from_a_long_table(tmp_path):
-    pd = pytest.importorskip("pandas")
     data = counts_of(n_clients=2)
     sites, times = [f"pond {k}" for k in range(12)], [*range(2000, 2008)]
     tables = []
@@ -172,6 +173,62 @@ def test_offsets_follow_the_rows_of_a_long_table(tmp_path):
     got = Deployment(imputer, tables, tmp_path, shape=shape, own=own).run().end()
     want = imputer.fit(counts.clients, shape=shape, offset=counts.offset)
     assert_array_equal(got.fitted_mean(), want.fitted_mean())
+
+
+def known_of(case, shape):
+    """Covariates and groups of a matrix."""
+    generator = np.random.default_rng(0)
+    altitude = generator.normal(100, 30, shape[0])
+    habitat = np.array(["dunes", "marsh", "wood"])[np.arange(shape[0]) % 3]
+    trend = np.linspace(-1, 1, shape[1])
+    return {
+        "rows": {"row_covariates": altitude},
+        "named": {
+            "row_covariates": pd.DataFrame({"altitude": altitude, "habitat": habitat}),
+            "column_covariates": pd.DataFrame({"trend": trend}),
+        },
+        "groups": {"row_groups": habitat, "column_covariates": trend},
+        "numbered groups": {"row_groups": np.arange(shape[0]) % 2},
+    }[case]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("parameters", [{}, NOISY, {"family": "negative_binomial"}], ids=str)
+@pytest.mark.parametrize("case", ["rows", "named", "groups", "numbered groups"])
+def test_covariates_of_the_plan_are_those_of_the_simulation(case, parameters, tmp_path):
+    data = counts_of()
+    given = known_of(case, data.shape)
+    parameters = {"family": "poisson", "effects_penalty": 1.0, **parameters}
+    imputer = FederatedMatrixImputer(1, max_iter=6, random_state=0, **parameters)
+    deployment = Deployment(imputer, data.clients, tmp_path, shape=data.shape, **given)
+    got = deployment.run().end()
+    want = imputer.fit(data.clients, shape=data.shape, **given)
+    assert_equal_fits(got, want)
+    own = deployment.clients["b"].result()
+    assert_array_equal(own.fitted_mean(), want.fitted_mean())
+    for name in ("row_covariate_names_", "column_covariate_names_", "row_groups_", "row_coef_"):
+        assert_array_equal(getattr(own, name), getattr(want, name), err_msg=name)
+    assert_array_equal(own.column_coef_, want.column_coef_)
+    filled = own.transform(data.clients)[1]
+    assert_array_equal(filled, want.transform(data.clients)[1])
+    # A restarted server finds its plan again; not with other covariates.
+    deployment.new_server().stop()
+    with pytest.raises(ValueError, match="got others. Give another folder"):
+        Server(imputer, [*"abc"], tmp_path / "server", shape=data.shape)
+
+
+def test_covariates_that_do_not_fit_are_refused_at_once(tmp_path):
+    imputer, shape = FederatedMatrixImputer(1, family="poisson"), (["a", "b"], [1, 2, 3])
+    for given, said in {
+        "row_covariates": "Expected row_covariates with 2 rows",
+        "column_covariates": "Expected column_covariates with 3 columns",
+        "row_groups": "Expected",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            Server(imputer, ["a"], tmp_path, shape=shape, **{given: [1, 2, 3, 4]})
+        with pytest.raises(TypeError, match=f"Expected {given} to be None for FederatedGaussian"):
+            Server(FederatedGaussianMixture(2), ["a"], tmp_path, **{given: [1, 2]})
+    assert not [*tmp_path.iterdir()]
 
 
 def test_offsets_that_do_not_fit_are_refused(tmp_path):

@@ -1,5 +1,6 @@
 """The commands, and the files that they read."""
 
+import tomllib
 from threading import Thread
 
 import joblib
@@ -10,8 +11,9 @@ from numpy.testing import assert_array_equal
 from deployed import tables_of
 from kills import free_port
 from skfedem import FederatedGaussianMixture
+from skfedem.deploy import Client, Policy
 from skfedem.deploy.__main__ import logarithms, main, read_csv, take_column
-from skfedem.deploy._plan_file import function_of
+from skfedem.deploy._plan_file import function_of, server_of
 from skfedem.pharmacokinetics import one_compartment_oral
 
 PLAN = """
@@ -137,6 +139,37 @@ def test_columns_of_weights_and_efforts_leave_the_table():
     for efforts in ([0.0, 1.0], [np.nan, 1.0], [np.inf, 1.0], ["a", "b"]):
         with pytest.raises(ValueError, match="Expected positive numbers in column 'hours'"):
             logarithms(np.array(efforts), "hours")
+
+
+MATRIX = """
+[estimator]
+class = "FederatedMatrixImputer"
+family = "poisson"
+random_state = 0
+max_iter = 3
+
+[server]
+roster = ["ann"]
+shape = [["marsh", "pond", "wood"], [2022, 2023]]
+row_covariates = {altitude = [3, 10.5, 120], owner = ["state", "state", "private"]}
+row_groups = ["wet", "wet", "dry"]
+"""
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_plan_has_covariates_and_groups(tmp_path):
+    pytest.importorskip("pandas")
+    server = server_of(tomllib.loads(MATRIX), tmp_path)
+    n = [*range(6)]
+    table = {"site": ["marsh", "pond", "wood"] * 2, "time": [2022] * 3 + [2023] * 3, "count": n}
+    client = Client("ann", table, tmp_path / "ann", policy=Policy(min_rows=1))
+    while not server.done:
+        assert server.receive("ann", client.answer(server.request("ann"))).used
+        server.close()
+    fitted = server.result()
+    assert fitted.row_covariate_names_.tolist() == ["altitude", "owner=state"]
+    assert fitted.row_groups_.tolist() == ["dry", "wet"]
+    server.stop()
 
 
 def test_functions_are_named_by_their_module():

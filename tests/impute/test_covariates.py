@@ -166,8 +166,8 @@ def test_sums_by_group_are_counted_messages():
     imputer = clone(without).fit(tables("gaussian"), row_groups=HABITAT)
     new = [own for own in imputer.setup_messages_ if own not in without.setup_messages_]
     named = {own.name: own for own in new if own.name != "theta"}  # which has coefficients
-    assert set(named) == {"groups of rows", "group_sums"}
-    assert named["groups of rows"].downlink_bits == N_CLIENTS * J * 64
+    assert set(named) == {"group_sums"}
+    assert named["group_sums"].downlink_bits == N_CLIENTS * J * 64  # the group of each row
     assert named["group_sums"].uplink_bits > 0
     season = clone(without).fit(tables("gaussian"), column_covariates=SEASONS)
     named, others = (

@@ -246,10 +246,9 @@ def _with_covariates(
     positions: IntArray,
 ) -> Pooled:
     """Data with covariates in the observed cells, and effects of clients."""
-    support, (n_rows, n_columns) = pooled.support, pooled.support.shape
+    support, (_, n_columns) = pooled.support, pooled.support.shape
     group_sums = np.zeros((covariates.n_groups, n_columns))
     if covariates.n_groups > 1:
-        clients.tell("groups of rows", n_rows)
         message, groups = messages.group_sums, (covariates.groups, n_columns)
         found = _gathered(clients, shares, message, group_sums.size, group_sums.size, *groups)
         group_sums = found.reshape(group_sums.shape)
