@@ -26,13 +26,17 @@ class Faults:
     losses : bool
         Whether rounds close without some of the replies, and old files are restored: the fit then
         differs from the simulation's.
+    own : dict of lists
+        Further arguments of the clients.
     **server
         Further arguments of ``Server``.
     """
 
-    def __init__(self, estimator, tables, folder, seed=0, rate=0.05, *, losses=False, **server):
+    def __init__(
+        self, estimator, tables, folder, seed=0, rate=0.05, *, losses=False, own=None, **server
+    ):
         self.estimator, self.rate, self.losses = estimator, rate, losses
-        self.options = server
+        self.options, self.own = server, own or {}
         self.folder, self.generator = Path(folder), np.random.default_rng(seed)
         self.tables = dict(zip("abcdefghij", tables, strict=False))
         self.counts, self.copies, self.touched = Counter(), {}, set()
@@ -43,7 +47,8 @@ class Faults:
     def new_client(self, name):
         policy = Policy(min_rows=1, max_rounds=10**6)
         seed = self.estimator.random_state
-        return Client(name, self.tables[name], self.folder / name, seed=seed, policy=policy)
+        own = {key: each["abcdefghij".index(name)] for key, each in self.own.items()}
+        return Client(name, self.tables[name], self.folder / name, seed=seed, policy=policy, **own)
 
     def new_server(self):
         return Server(self.estimator, [*self.tables], self.folder / "server", **self.options)
@@ -91,8 +96,9 @@ class Faults:
         result = self.guarded("server", self.server.close)
         if result is None:
             if path.exists() and self.happens("record cut off", 0.5):
-                size = self.generator.integers(before, path.stat().st_size + 1)
-                path.write_bytes(path.read_bytes()[:size])
+                data = path.read_bytes()  # shorter than before if a record that was cut off went
+                size = self.generator.integers(min(before, len(data)), len(data) + 1)
+                path.write_bytes(data[:size])
             self.restart_server()
         elif path.exists() and self.happens("server restored one phase back"):
             path.write_bytes(path.read_bytes()[:before])
@@ -219,12 +225,14 @@ class Faults:
 
         A client that was restored, or lost its disk, after its last round has another one.
         """
-        fitted = self.server.result()
-        weights, controls = fitted._memory.weights, fitted._memory.controls
+        remote = self.server._clients
         for number, name in enumerate(self.clients):
             held = self.new_client(name)._held
             if held.mark == self.server._accepted[number]:
-                np.testing.assert_array_equal(held.controls[0], controls[number])
+                own = remote.controls[remote.layout.indices(np.array([number]))]
+                np.testing.assert_array_equal(held.controls.ravel(), own.ravel())
             else:
                 assert name in self.touched
-        return float(np.abs(fitted._memory.server.control - weights @ controls).max())
+        memory = self.server.result()._memory  # after the last round: states may get lost later
+        remote.controls = memory.controls
+        return float(np.abs(memory.server.control - remote.control()).max())

@@ -1,5 +1,6 @@
 """A fit by processes over HTTP, which are killed at random times and started again."""
 
+import json
 import os
 import socket
 import time
@@ -7,24 +8,6 @@ from multiprocessing import get_context
 
 import joblib
 import numpy as np
-
-PLAN = """
-[estimator]
-class = "FederatedGaussianMixture"
-n_components = 2
-omega = 1.0
-participation = 0.8
-tol = 0.0
-max_iter = {n_rounds}
-random_state = 0
-eval_every = 100
-
-[server]
-roster = ["a", "b", "c"]
-port = {port}
-timeout = 120
-"""
-
 
 # Processes start from one that has imported everything.
 _CONTEXT = get_context("forkserver")
@@ -42,6 +25,20 @@ def command(arguments, folder, output):
     main(arguments)
 
 
+def plan_of(case, roster, port):
+    """Plan of a fit, in TOML: its lines look like JSON."""
+    defaults = type(case.estimator)().get_params()
+    estimator = {"class": type(case.estimator).__name__}
+    for name, value in case.estimator.get_params().items():
+        if repr(value) != repr(defaults[name]):
+            estimator[name] = value
+    server = {"roster": roster, "port": port, "timeout": 120, **case.server}
+    lines = []
+    for section, options in (("estimator", estimator), ("server", server)):
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(own)}" for key, own in options.items())]
+    return "\n".join(lines)
+
+
 def free_port():
     """A port that nobody listens at."""
     with socket.socket() as own:
@@ -50,22 +47,26 @@ def free_port():
 
 
 class Processes:
-    """A server and three clients as processes, in a folder.
+    """A server and its clients as processes, in a folder.
 
     Parameters
     ----------
     folder : Path
-    tables : list of ndarray
-    n_rounds : int
+    case : Case
     """
 
-    def __init__(self, folder, tables, n_rounds):
+    def __init__(self, folder, case):
         self.folder, port = folder, free_port()
-        (folder / "plan.toml").write_text(PLAN.format(n_rounds=n_rounds, port=port))
-        own = ["--server", f"http://127.0.0.1:{port}", "--seed", "0", "--max-rounds", "1000000"]
+        tables = dict(zip("abcd", case.tables, strict=False))
+        (folder / "plan.toml").write_text(plan_of(case, [*tables], port))
+        own = ["--server", f"http://127.0.0.1:{port}", "--max-rounds", "1000000", "--min-rows", "1"]
+        own += ["--seed", str(case.estimator.random_state)]
         self.commands = {"server": ["serve", "plan.toml"]}
-        for name, rows in zip("abc", tables, strict=True):
-            np.savetxt(folder / f"{name}.csv", rows, delimiter=",", fmt="%.17g")
+        for name, rows in tables.items():
+            if isinstance(rows, np.ndarray):
+                np.savetxt(folder / f"{name}.csv", rows, delimiter=",", fmt="%.17g")
+            else:
+                rows.to_csv(folder / f"{name}.csv", index=False)
             self.commands[name] = ["join", "--name", name, "--data", f"{name}.csv", *own]
         self.running = {}
         for name in self.commands:

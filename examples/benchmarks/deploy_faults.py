@@ -22,86 +22,44 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from deployed import Deployment, tables_of
+from deployed_fits import CASES, KILLED, assert_same_fit, mixture
 from faults import Faults
 from hostile import REPLIES, REQUESTS
 from kills import Processes
-from skfedem import FederatedGaussianMixture, FederatedMLPClassifier
 from skfedem.deploy import Policy, _storage
 from skfedem.deploy._messages import Kind, unseal
 
-NOISY = {"omega": 1.0, "participation": 0.7}
-SETTINGS = [{}, NOISY, {"solver": "vr_fedem", "batch_size": 4, **NOISY}]
 
-
-def mixture_of(seed, **parameters):
-    return FederatedGaussianMixture(
-        2, **{"tol": 1e-8, "max_iter": 12, "random_state": seed, **parameters}
-    )
-
-
-def network_of(seed, **parameters):
-    return FederatedMLPClassifier(
-        (3,), batch_size=8, max_iter=20, random_state=seed, **{**NOISY, **parameters}
-    )
-
-
-def labelled(tables):
-    """Tables with a column that tells on which side of a line a row is."""
-    frames = [pd.DataFrame(rows, columns=["u", "v"]) for rows in tables]
-    return [own.assign(label=(own["u"] + own["v"] > 3).astype(int)) for own in frames]
-
-
-def same_fit(got, want):
+def is_same(got, want):
     """Whether fits are equal in all bits."""
-    is_network = isinstance(want, FederatedMLPClassifier)
-    names = () if is_network else ("weights_", "means_", "covariances_", "client_drift_")
-    statistics = [own._memory.server.statistics for own in (got, want)]
-    if is_network:
-        statistics = [own.weights for own in statistics]
-    return (
-        all(np.array_equal(getattr(got, name), getattr(want, name)) for name in names)
-        and np.array_equal(*statistics)
-        and all(
-            np.array_equal(got.history_[name], column, equal_nan=True)
-            for name, column in want.history_.items()
-        )
-        and np.array_equal(got._memory.controls, want._memory.controls)
-    )
+    try:
+        assert_same_fit(got, want)
+    except AssertionError:
+        return False
+    return True
 
 
 def faults(options):
     """Inject faults until there are enough."""
     counts, n_runs, n_same, n_reset, largest, seed = Counter(), 0, 0, 0, 0.0, 0
     while sum(counts.values()) < options.n:
-        tables, losses = tables_of(4, seed=seed), seed % 2 == 1
-        kind, server, data = seed // 2 % 5, {}, (tables,)
-        if kind < 3:
-            estimator = mixture_of(seed, **SETTINGS[kind])
-        else:
-            own = {} if kind == 3 else {"control_variates": True, "omega": 0.0}
-            estimator, tables, server = (
-                network_of(seed, **own),
-                labelled(tables),
-                {"target": "label"},
-            )
-            data = [own[["u", "v"]] for own in tables], [own["label"] for own in tables]
+        case, losses = [*CASES.values()][seed // 2 % len(CASES)](seed), seed % 2 == 1
         with TemporaryDirectory() as folder:
-            run = Faults(estimator, tables, folder, seed, 0.05, losses=losses, **server)
+            run = Faults(*case[:2], folder, seed, 0.05, losses=losses, own=case.own, **case.server)
             _storage.synchronise = run.synchronise
             run.run()
             got, largest = run.server.result(), max(largest, run.check())
             counts += run.counts
             n_reset += sum(own["n_reset"] for own in run.server.history_)
             if not losses:
-                n_runs, n_same = n_runs + 1, n_same + same_fit(got, estimator.fit(*data))
+                n_runs, n_same = n_runs + 1, n_same + is_same(got, case.simulated())
         seed += 1
     for kind, count in counts.most_common():
         print(f"{count:6d} {kind}")
-    print(f"{sum(counts.values()):6d} faults in {seed} fits of 4 clients")
+    print(f"{sum(counts.values()):6d} faults in {seed} fits of 4 clients: {', '.join(CASES)}")
     print(f"fits without lost states that equal the simulation: {n_same} of {n_runs}")
     print(f"clients that started afresh: {n_reset}; largest |V - sum w_i V_i|: {largest:.2g}")
 
@@ -111,8 +69,8 @@ def hostile(options):
     generator, used, changed, n = np.random.default_rng(0), 0, 0, 0
     for question in ("plan", "set-up", "task", "field", "round"):
         with TemporaryDirectory() as folder:
-            mixture, policy = mixture_of(0, omega=1.0), Policy(min_rows=1)
-            deployment = Deployment(mixture, tables_of(), Path(folder), policy=policy)
+            noisy, policy = mixture(0, omega=1.0).estimator, Policy(min_rows=1)
+            deployment = Deployment(noisy, tables_of(), Path(folder), policy=policy)
             deployment.until(question)
             server, client = deployment.server, deployment.clients["a"]
             before = server.open()
@@ -135,34 +93,39 @@ def hostile(options):
 
 
 def kills(options):
-    """Kill processes of several fits at random times."""
-    generator, n_killed, n_fits, n_same = np.random.default_rng(0), Counter(), 0, 0
+    """Kill processes of fits of each kind at random times."""
+    generator, n_killed, kinds, n_fits, n_same = (
+        np.random.default_rng(0),
+        Counter(),
+        Counter(),
+        0,
+        0,
+    )
     while n_killed.total() < options.n:
-        tables, n_rounds = tables_of(n_rows=20, seed=n_fits), 300
+        name = [*KILLED][n_fits % len(KILLED)]
+        case = KILLED[name](n_fits, n_clients=3, max_iter=300)
         with TemporaryDirectory() as folder:
-            processes = Processes(Path(folder), tables, n_rounds)
+            processes = Processes(Path(folder), case)
             while n_killed.total() < options.n:
                 time.sleep(generator.uniform(0.05, 1.5))
-                name = str(generator.choice(["server", "a", "b", "c"]))
-                if not processes.kill(name):
+                victim = str(generator.choice(["server", "a", "b", "c"]))
+                if not processes.kill(victim):
                     break
-                n_killed[name] += 1
+                n_killed[victim], kinds[name] = n_killed[victim] + 1, kinds[name] + 1
             got = processes.result(600)
             processes.stop()
-        mixture = mixture_of(
-            0, omega=1.0, participation=0.8, tol=0.0, max_iter=n_rounds, eval_every=100
-        )
-        n_fits, n_same = n_fits + 1, n_same + same_fit(got, mixture.fit(tables))
-    print(f"{n_killed.total()} kills {dict(n_killed)} in {n_fits} fits of 300 rounds")
+        n_fits, n_same = n_fits + 1, n_same + is_same(got, case.simulated())
+    print(f"{n_killed.total()} kills {dict(n_killed)} in {n_fits} fits of 300 rounds {dict(kinds)}")
     print(f"fits that equal the simulation: {n_same} of {n_fits}")
 
 
 def rounds(options):
     """Time of a round of three processes with d = 5, with every write on the disk."""
     generator = np.random.default_rng(0)
-    tables = [generator.normal(k, 1, (1000, 5)) for k in range(3)]
+    case = KILLED["mixture"](0, n_clients=3, max_iter=300)
+    case = case._replace(tables=[generator.normal(k, 1, (1000, 5)) for k in range(3)])
     with TemporaryDirectory() as folder:
-        processes, times, size = Processes(Path(folder), tables, 300), [], 0
+        processes, times, size = Processes(Path(folder), case), [], 0
         while processes.running["server"].is_alive():
             if processes.n_phases() > size:
                 size = processes.n_phases()

@@ -13,6 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from deployed import ANYTHING, tables_of
+from deployed_fits import KILLED, assert_same_fit
 from kills import Processes
 from skfedem import FederatedGaussianMixture
 from skfedem.deploy import Client, Server
@@ -245,24 +246,21 @@ def test_certificates_of_both_sides_are_checked(tmp_path, certificates):
 
 
 @pytest.mark.slow
-def test_killed_processes_fit_what_is_simulated(tmp_path):
-    tables = tables_of(n_rows=20)
-    processes = Processes(tmp_path, tables, n_rounds=60)
+@pytest.mark.parametrize("name", KILLED)
+def test_killed_processes_fit_what_is_simulated(name, tmp_path):
+    case = KILLED[name](0, n_clients=3, max_iter=60)
+    processes = Processes(tmp_path, case)
     n_killed = 0
     try:
-        for name in ("server", "a"):
+        for victim in ("server", "a"):
             before = processes.n_phases()
             for _ in range(600):  # until something has happened since the last kill
                 if processes.n_phases() > before:
                     break
                 time.sleep(0.05)
-            n_killed += processes.kill(name)
+            n_killed += processes.kill(victim)
         got = processes.result(90)
     finally:
         processes.stop()
     assert n_killed == 2
-    want = mixture_of().set_params(participation=0.8, tol=0.0, max_iter=60, eval_every=100)
-    want.fit(tables)
-    assert_array_equal(got.means_, want.means_)
-    assert_array_equal(got.history_["log_likelihood"], want.history_["log_likelihood"])
-    assert_array_equal(got._memory.controls, want._memory.controls)
+    assert_same_fit(got, case.simulated())

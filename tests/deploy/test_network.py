@@ -5,9 +5,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from deployed import Deployment
-from faults import Faults
 from skfedem import FederatedGaussianMixture, FederatedMLPClassifier, FederatedMLPRegressor
-from skfedem.deploy import Server, _storage
+from skfedem.deploy import Server
 from skfedem.deploy._messages import seal, unseal
 from skfedem.deploy._questions import ROUND
 
@@ -49,8 +48,7 @@ def without(tables, *names):
 
 def held(deployment, name):
     """State of a client as it is on its disk."""
-    new = getattr(deployment, "client", None) or deployment.new_client
-    return new(name)._held
+    return deployment.client(name)._held
 
 
 def assert_equal_fits(deployment, got, want):
@@ -212,23 +210,3 @@ def test_tables_without_the_target_are_refused(tmp_path):
 def test_what_is_no_target(estimator, options, said, tmp_path):
     with pytest.raises(TypeError, match=said):
         Server(estimator, ["a"], tmp_path, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("losses", [False, True])
-@pytest.mark.parametrize("case", ["noisy", "SCAFFOLD"])
-def test_faults_do_not_change_a_network(case, losses, tmp_path, monkeypatch):
-    tables = without(tables_of(), "y", "z")
-    options = {"hidden_layer_sizes": (3,), "batch_size": 8, **CLASSIFIERS[case]}
-    classifier = FederatedMLPClassifier(max_iter=20, random_state=1, **options)
-    faults = Faults(classifier, tables, tmp_path, 2, 0.08, losses=losses, target="label")
-    monkeypatch.setattr(_storage, "synchronise", faults.synchronise)
-    faults.run()
-    assert sum(faults.counts.values()) >= 50
-    assert faults.check() < 1e-12
-    if losses:
-        assert sum(own["n_reset"] for own in faults.server.history_) >= 1
-        return
-    X, y = without(tables, "label"), [own["label"] for own in tables]
-    want = classifier.fit(X, y)
-    assert_equal_fits(faults, faults.server.result(), want)
