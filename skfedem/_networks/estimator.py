@@ -28,7 +28,7 @@ from ..solvers._fitted_state import FittedState
 from .fit_steps import NetworkFit
 from .fitted import FittedNetwork
 from .outcome import naming_clients
-from .run import Units, in_units, moments_of, units_of, with_known_clients
+from .run import Units, in_units, labels_told, moments_of, units_of, with_known_clients
 from .settings import check_parameters
 
 Targets = Any
@@ -137,6 +137,7 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             client_weights=settings.client_weights,
             drop_equal_weights=True,
         )
+        labels = None
         if isinstance(X, Elsewhere):
             n_outputs, known, units = X.read()
             federation = federation._replace(rows=LabelledRows(federation.rows, np.empty(0)))
@@ -146,6 +147,8 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
                 X, y, classes=is_classes, clients=clients, sample_weight=sample_weight
             )
             federation, n_outputs, known, units = self._labelled(federation, y, memory is not None)
+            if is_classes and not in_stream:
+                labels = labels_told(federation, known["classes_"])
         if in_stream:
             settings.checkpoint = None
             if memory is not None:
@@ -163,6 +166,7 @@ class FederatedNetwork(CallbackSupportMixin, FittedNetwork):
             history=self.history_ if in_stream and memory is not None else None,
             in_stream=in_stream,
             scores=self._scores(checked, X_val, y_val, len(ids)),
+            labels=labels,
         )
         with naming_clients(ids):
             return fit(self, steps, X, y, sample_weight, resume_from)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .._federation import Federation
 from .._typing import FloatArray
+from ..clients.local import SetUpMessage
 from ..models._base import Start
 from ..models._network import Network
 from ..solvers._fitted_state import FittedState, fitted_state
@@ -43,6 +44,8 @@ class NetworkFit(NamedTuple):
     in_stream : bool
     scores : callable or None
         Maps fitted attributes to columns of the history, from validation data.
+    labels : SetUpMessage or None
+        Messages of labels before the first round, unless they were counted already.
     """
 
     settings: Any
@@ -56,6 +59,7 @@ class NetworkFit(NamedTuple):
     history: dict[str, NDArray[Any]] | None
     in_stream: bool
     scores: Callable[[dict[str, Any]], dict[str, float]] | None
+    labels: SetUpMessage | None = None
     rows: str = ""
     n_starts: int = 1
 
@@ -82,7 +86,7 @@ class NetworkFit(NamedTuple):
     def start(self, problem: Problem, clients: Clients) -> Start:
         """Start of a new run, or of one that continues the last."""
         if self.memory is None:
-            return first_start(problem, clients, self.units)
+            return first_start(problem, clients, self.units, self.labels)
         return next_start(problem, clients, self.memory, self.federation.totals, self.ids)
 
     def so_far(self, problem: Problem, state: RunState) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,9 +64,27 @@ def in_units(targets: FloatArray, units: Units) -> FloatArray:
     return (targets - units.mean) / units.scale
 
 
-def first_start(problem: Problem, clients: Clients, units: Units | None) -> Start:
-    """Start of a new run, for which clients have sent what their units take."""
+def labels_told(federation: Federation, classes: NDArray[Any]) -> SetUpMessage:
+    """Clients' messages of the labels of their classes, from which they learn those of all.
+
+    Targets are numbers of classes. Labels are sent as JSON lists.
+    """
+    n_clients, n_classes = federation.n_clients, len(classes)
+    owners = np.repeat(np.arange(n_clients), federation.lengths)
+    own = np.unique(owners * n_classes + federation.rows.targets) % n_classes
+    # With a separator of two bytes, or brackets.
+    n_bytes = np.array([len(json.dumps(label, default=str)) + 2 for label in classes.tolist()])
+    bits = 8 * int(n_bytes[own].sum()), 8 * n_clients * int(n_bytes.sum())
+    return SetUpMessage("classes", n_clients, *bits)
+
+
+def first_start(
+    problem: Problem, clients: Clients, units: Units | None, labels: SetUpMessage | None
+) -> Start:
+    """Start of a new run, for which clients have sent what their units take, or their labels."""
     model, seed = problem.model, problem.task.seed
+    if labels is not None:
+        clients.messages.append(labels)
     centres = np.tile(model.network.initial(seed), (model.prior.n_models, 1))
     if units is None:
         return start_at(model, centres)

@@ -16,6 +16,7 @@ from ..clients.group import client_half, encoded
 from ..solvers._from_parameters import SOLVERS
 from ..solvers.base import Broadcast, ClientGroup, Solver, Task
 from ..solvers.server import message_units_of
+from ._broadcasts import heard_of
 from ._functions import with_function
 from ._messages import NEVER, Refused
 from ._questions import SET_UP, message_to_bytes
@@ -228,6 +229,7 @@ class LocalAnswers:
     ) -> tuple[bytes, Held]:
         """h_i(Ŝ) and the mean log-likelihood; V_i := h_i(Ŝ) if ``initial``."""
         rows, (_, task) = self._rows(held), self._joined(held)
+        parameters, reference = self._heard(held, task, parameters, reference)
         estimate = task.model.all_rows(rows.federation, parameters, rows.clients)
         assert estimate.log_likelihood is not None  # all rows were read
         field = estimate.statistics - reference
@@ -240,12 +242,20 @@ class LocalAnswers:
             raise Refused(f"policy: {held.n_rounds} rounds were answered")
         rows, (solver, task) = self._rows(held), self._joined(held)
         states = type(solver.init(task, rows.federation))(*held.states)
-        broadcast = Broadcast(**told, message_units=message_units_of(task, told["parameters"]))
+        heard = self._heard(held, task, told["parameters"], told["reference"])
+        told = told | dict(zip(("parameters", "reference"), heard, strict=True))
+        broadcast = Broadcast(**told, message_units=message_units_of(task, heard[0]))
         group = ClientGroup(*rows, held.controls, states)
         message, controls, states = client_half(solver, task, broadcast, group)
         sent = encoded(solver, task, broadcast, message)
         after = held._replace(n_rounds=held.n_rounds + 1, controls=controls, states=tuple(states))
         return message_to_bytes(sent), after
+
+    def _heard(self, held: Held, task: Task, parameters: Any, reference: Any) -> tuple[Any, Any]:
+        """Parameters and reference, from what the server tells of them."""
+        assert held.plan is not None  # a task was agreed on
+        parameters, reference = heard_of(task.model, parameters, reference)
+        return self.table(held.plan).complete(parameters), reference
 
     def _joined(self, held: Held) -> tuple[Solver, Task]:
         """Solver and task that were agreed on."""

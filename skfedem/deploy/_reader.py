@@ -44,7 +44,7 @@ class OwnTable(NamedTuple):
     federation : callable
         ``federation(agreed)`` has the rows.
     complete : callable
-        ``complete(model)`` is a model as clients use it, from what the server tells of it.
+        ``complete(told)`` is a model, or parameters, from what the server tells of them.
     solver : Solver or None
         Solver in place of that of the parameter ``solver``.
     classes : list or None

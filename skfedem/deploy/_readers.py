@@ -38,6 +38,7 @@ from ..models.matrix.start import cell_federation, weights_of_cells
 from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import SentModel
 from ..preprocessing import FederatedPCA, FederatedStandardScaler
+from ._broadcasts import with_terms
 from ._covariates import known_covariates
 from ._messages import Refused
 from ._network_reader import network_reader
@@ -96,7 +97,8 @@ def _read_matrix(plan: dict[str, Any], data: OwnData) -> OwnTable:
     def federation(told: dict[str, Any]) -> Federation:
         return cell_federation(_own_cells(plan, data, told["origin"]), client_weights)
 
-    return OwnTable(len(cells.rows), cells.shape[1], facts, federation)
+    complete = partial(with_terms, known=known_covariates(plan).design)
+    return OwnTable(len(cells.rows), cells.shape[1], facts, federation, complete)
 
 
 def _own_cells(plan: dict[str, Any], data: OwnData, origin: float = 0.0) -> CellData:

@@ -16,6 +16,7 @@ from .._federation import (
 from .._rows import LabelledRows
 from .._typing import FloatArray, IntArray
 from ..clients.group import decoded
+from ..clients.local import SetUpMessage
 from ..clients.sums import (
     aggregate,
     segments_of,
@@ -27,6 +28,7 @@ from ..clients.sums import (
 from ..models._base import Model, Parameters
 from ..solvers.base import Broadcast, NoStates, Problem, Solver, Task
 from ..solvers.messages import AggregatedMessages, Message, stacked
+from ._broadcasts import told_of
 from ._messages import Refused
 from ._questions import ROUND, check_values, message_from_bytes, numbers
 from ._readers import reader_of
@@ -38,6 +40,7 @@ from ._tables import (
     check_given,
     columns_from_bytes,
     labels_from_bytes,
+    labels_to_bytes,
 )
 
 # Bytes of an encoded message beyond nine for each number, and of numbers for the history.
@@ -146,7 +149,11 @@ class RemoteClients(RemoteSetUp):
             return labels
 
         replies = self.ask("classes", {}, read, LARGEST_LABELS)
-        return sorted({label for labels in replies.values() for label in labels})
+        classes = sorted({label for labels in replies.values() for label in labels})
+        n_bytes = sum(len(labels_to_bytes(labels)) for labels in replies.values())
+        told = len(replies) * len(labels_to_bytes(classes))
+        self.messages.append(SetUpMessage("classes", len(replies), 8 * n_bytes, 8 * told))
+        return classes
 
     def _columns(self, client: int, body: bytes) -> tuple[int, FloatArray]:
         """Number of rows and facts of a client whose columns are those of the others."""
@@ -179,7 +186,9 @@ class RemoteClients(RemoteSetUp):
     def round(self, broadcast: Broadcast, active: IntArray) -> AggregatedMessages:
         """Clients' half of a round, of those who answer; exact rounds are not without all."""
         solver, task = self._agreed()
-        told = broadcast._asdict()
+        model = task.model
+        parameters, reference = told_of(model, broadcast.parameters, broadcast.reference)
+        told = broadcast._asdict() | {"parameters": parameters, "reference": reference}
         del told["message_units"]
         most = ROUND.size + 9 * task.model.n_statistics + _MOST_OVERHEAD
         found = self.ask(
@@ -255,6 +264,7 @@ class RemoteClients(RemoteSetUp):
         Without some of the clients, those of the others.
         """
         layout = model.vectors(self.sizes)
+        parameters, reference = told_of(model, parameters, reference)
         told = {"parameters": parameters, "reference": reference, "initial": initial}
 
         def read(client: int, body: bytes) -> FloatArray:

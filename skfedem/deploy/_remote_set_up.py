@@ -25,6 +25,7 @@ from ..clients.sums import (
     shards_of,
     sum_in_order,
 )
+from ._broadcasts import without_terms
 from ._messages import Refused
 from ._questions import SET_UP, numbers
 
@@ -218,5 +219,5 @@ class RemoteSetUp:
 
 
 def _for_clients(argument: Any) -> Any:
-    """An argument of a message without what only the server may know."""
-    return argument.for_clients() if hasattr(argument, "for_clients") else argument
+    """An argument of a message without what only the server may know, or clients can compute."""
+    return argument.for_clients() if hasattr(argument, "for_clients") else without_terms(argument)

@@ -88,7 +88,7 @@ class Server:
         Whether the fit has ended.
     history_ : list of dict
         One for each phase: ``question``, ``n_asked``, ``n_used``, ``n_reset`` (clients whose state
-        was lost, and starts afresh), ``uplink_bytes``.
+        was lost, and starts afresh), ``uplink_bytes``, ``downlink_bytes`` (without repetitions).
     faults_ : Counter
         Number of replies that were not used, by reason.
     """
@@ -324,6 +324,7 @@ class Server:
                 "n_used": len(clients),
                 "n_reset": len(self._lost),
                 "uplink_bytes": sum(map(len, self._bodies.values())),
+                "downlink_bytes": sum(len(self._asked_of(k)) for k in self._question.clients),
             }
         )
         for client in clients:

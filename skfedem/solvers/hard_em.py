@@ -161,7 +161,10 @@ def init(task: Task, federation: Federation) -> ClientStates:
 
 def broadcast(problem: Problem, server: ServerState) -> Broadcast:
     """What the server sends: Θ, and as ``reference`` SCAFFOLD's c."""
-    return broadcast_of(problem, server)._replace(reference=problem.model.as_sent(server.control))
+    own = broadcast_of(problem, server)
+    if not problem.model.control_variates:
+        return own
+    return own._replace(reference=problem.model.as_sent(server.control))
 
 
 # ---- the clients' half
