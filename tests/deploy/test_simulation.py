@@ -116,7 +116,7 @@ WEIGHTS = {
     "integers": lambda generator, n: generator.integers(1, 4, n),
     "zeros": lambda generator, n: generator.integers(0, 3, n),
     "shares": lambda generator, n: generator.uniform(0.2, 3.0, n),
-    "huge": lambda generator, n: 1e12 * generator.uniform(1, 2, n),
+    "huge": lambda generator, n: 1e145 * generator.uniform(1, 2, n),
     "equal": lambda generator, n: np.full(n, 0.7),
     "ones": lambda generator, n: np.ones(n),
 }
