@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._data.frame_labels import sizes_of_shape
-from .._federation import ClientRows, Federation
+from .._federation import ClientRows, Federation, fingerprint
 from ..clients.group import client_half, encoded
 from ..solvers._from_parameters import SOLVERS
 from ..solvers.base import Broadcast, ClientGroup, Solver, Task
@@ -87,6 +87,8 @@ class Held(NamedTuple):
         V_i.
     states : tuple
         What else the solver keeps.
+    rows : str
+        Digest of the rows with which the fit began.
     """
 
     mark: int = NEVER
@@ -98,6 +100,7 @@ class Held(NamedTuple):
     task: Task | None = None
     controls: NDArray[Any] = np.empty(0)
     states: tuple[Any, ...] = ()
+    rows: str = ""
 
 
 class LocalAnswers:
@@ -216,7 +219,8 @@ class LocalAnswers:
         vectors = task.model.vectors(federation)
         controls = vectors.zeros() if task.has_controls else np.empty(0)
         states = tuple(solver.init(task, federation))
-        return held._replace(controls=controls, states=states)
+        rows = fingerprint(federation, 0, 1)
+        return held._replace(controls=controls, states=states, rows=rows)
 
     def again(self, held: Held, told: dict[str, Any]) -> Held:
         """State of a client that starts afresh while others go on."""
@@ -272,6 +276,9 @@ class LocalAnswers:
         assert held.plan is not None  # a plan was agreed on
         table = self.table(held.plan)
         if self._federation is None or self._federation[0] is not held.agreed:
-            self._federation = held.agreed, table.federation(held.agreed)
+            own = table.federation(held.agreed)
+            if held.rows and held.rows != fingerprint(own, 0, 1):
+                raise Refused("table: it is not the one with which the fit began")
+            self._federation = held.agreed, own
         number = held.plan["roster"].index(self.name)
         return ClientRows(self._federation[1], np.array([0]), np.array([number]))

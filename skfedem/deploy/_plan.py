@@ -36,6 +36,11 @@ def check_roster(roster: object) -> None:
 def check_shape(estimator: BaseEstimator, shape: Shape | None) -> None:
     """Raise unless there is a shape for an estimator of matrices, and for no other."""
     name = type(estimator).__name__
+    if getattr(estimator, "rows", "shared") == "disjoint":
+        raise ValueError(
+            "Expected rows='shared', got 'disjoint': all clients get the effects and factors of "
+            "all rows. Disjoint rows are simulated only."
+        )
     if READERS[name].has_shape == (shape is not None) if name in READERS else shape is None:
         return
     wanted = "None" if shape is not None else "(sites, times)"

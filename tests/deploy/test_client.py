@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from deployed import Deployment, tables_of
+from deployed import ANYTHING, Deployment, tables_of
+from deployed_fits import CASES, assert_same_fit
 from skfedem import FederatedGaussianMixture
 from skfedem._serialization import to_bytes
 from skfedem.deploy import Client, Policy, Server
@@ -241,3 +242,21 @@ def test_weights_that_no_table_has_are_not_used(facts, tmp_path):
     assert not deployment.server.receive("a", seal(reply._replace(body=body))).used
     assert deployment.server.receive("a", seal(reply)).used
     deployment.server.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["FedEM", "weights", "network", "imputer", "efforts", "population"]
+)
+def test_a_restarted_client_needs_the_table_of_the_fit(name, tmp_path):
+    case = CASES[name](1)
+    deployment = Deployment(case.estimator, case.tables, tmp_path, own=case.own, **case.server)
+    server = deployment.until("round").server
+    while server.question != "round" or "b" not in server.waiting:
+        deployment.run(1)
+    # Without its weights or efforts, or if there are none, with the table of another client.
+    table = case.tables[1 if case.own else 0]
+    client = Client("b", table, tmp_path / "b", seed=1, policy=ANYTHING)
+    verdict = server.receive("b", client.answer(server.request("b")))
+    assert "table: it is not the one with which the fit began" in verdict.reason
+    deployment.clients["b"] = deployment.client("b")
+    assert_same_fit(deployment.run().end(), case.simulated())

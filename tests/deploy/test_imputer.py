@@ -258,6 +258,13 @@ def test_names_that_the_plan_lacks_are_refused(tmp_path):
     assert "site 'b' is not in the plan" in deployment.phase()["a"].reason
 
 
+def test_disjoint_rows_are_refused_at_once(tmp_path):
+    imputer = FederatedMatrixImputer(rows="disjoint")
+    for shape in (None, (3, 4)):
+        with pytest.raises(ValueError, match="Expected rows='shared', got 'disjoint'"):
+            Server(imputer, ["a"], tmp_path / "server", shape=shape)
+
+
 @pytest.mark.parametrize(
     ("estimator", "shape"),
     [(FederatedMatrixImputer(), None), (FederatedGaussianMixture(), (3, 4))],
