@@ -195,7 +195,8 @@ class Client:
             return self._end(asked, held)
         is_reset = asked.kind == Kind.RESET
         is_known = is_reset or asked.accepted == held.mark
-        if prepared and is_known and key == (prepared.phase, prepared.digest):
+        has_plan = held.plan is not None  # else, a table that was corrected is described again
+        if prepared and is_known and has_plan and key == (prepared.phase, prepared.digest):
             return prepared.reply.tobytes()
         is_old = prepared and asked.phase < prepared.phase and asked.accepted == held.mark
         if is_old and held.mark != NEVER:  # else, a server that was restored could wait for ever

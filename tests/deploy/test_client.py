@@ -94,6 +94,31 @@ def test_columns_that_differ_are_named(tmp_path):
     server.stop()
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_client_with_a_corrected_table_is_used(is_first, tmp_path):
+    tables, weights = tables_of(2), [np.ones(15), np.full(18, 2.0)]
+    server = Server(mixture_of(), ["a", "b"], tmp_path / "server")
+
+    def verdict(name, **own):
+        k = "ab".index(name)
+        client = Client(name, tables[k], tmp_path / name, seed=0, **own)
+        return server.receive(name, client.answer(server.request(name)))
+
+    given = {"sample_weight": weights[0]}, {"sample_weight": weights[1]}
+    if is_first:  # others know only its mistake: the server starts again, too
+        assert verdict("b").used
+        assert verdict("a", **given[0]).reason.startswith("sample_weight: expected none")
+        server.stop()
+        server = Server(mixture_of(), ["a", "b"], tmp_path / "server")
+        assert verdict("a", **given[0]).used
+    else:
+        assert verdict("a", **given[0]).used
+        assert verdict("b").reason == "sample_weight: expected one, as other clients have, got none"
+    assert verdict("b", **given[1]).used
+    assert server.close()
+    server.stop()
+
+
 def test_replies_are_stored_and_not_computed_again(tmp_path, monkeypatch):
     deployment = Deployment(mixture_of(), tables_of(), tmp_path, seed=None).until("round")
     client, request = deployment.clients["a"], dict(deployment.server.open())["a"]
