@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from deployed import Deployment, tables_of
+from deployed_fits import CASES, assert_same_fit
 from hostile import REPLIES, REQUESTS
 from skfedem import FederatedGaussianMixture
 from skfedem.deploy import Policy
-from skfedem.deploy._messages import Kind, unseal
+from skfedem.deploy._messages import Kind, seal, unseal
 
 N_EACH = 10
 QUESTIONS = ("plan", "set-up", "task", "field", "round")
@@ -71,3 +72,23 @@ def test_after_all_that_the_fit_goes_on(asked):
     deployment, _, reply = asked
     assert deployment.server.receive("a", reply).used
     assert deployment.server.receive("a", reply) == (False, "duplicate")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "name", ["weights", "network", "SCAFFOLD", "efforts", "negative binomial", "population"]
+)
+def test_bodies_of_another_length_are_refused_in_all_phases(name, tmp_path):
+    case = CASES[name](1)
+    deployment = Deployment(case.estimator, case.tables, tmp_path, own=case.own, **case.server)
+    while not (server := deployment.server).done:
+        asked = server.waiting[0]
+        reply = unseal(deployment.clients[asked].answer(server.request(asked)))
+        bodies = [reply.body + bytes(8)]
+        if reply.body and server.question != "plan":  # which ends with a name
+            bodies.append(reply.body[:-1])
+        for body in bodies:
+            verdict = server.receive(asked, seal(reply._replace(body=body)))
+            assert not verdict.used and verdict.reason, server.question
+        deployment.run(1)
+    assert_same_fit(deployment.end(), case.simulated())
