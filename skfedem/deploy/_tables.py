@@ -15,6 +15,7 @@ _BETWEEN = b"\0"
 _MOST_ROWS = 2**40
 GIVEN = ("sample_weight", "offset")
 """What clients may have in addition to their tables; each has a bit in their messages."""
+_OPTIONS = {"sample_weight": "--sample-weight", "offset": "--effort"}
 LARGEST_COLUMNS = LARGEST_LABELS = 2**16
 """Largest length of the columns, or of the labels of classes, in a message, in bytes."""
 
@@ -39,10 +40,11 @@ def check_given(want: list[str] | None, got: list[str]) -> None:
     if want is None:
         return
     for name in GIVEN:
+        option = _OPTIONS[name]
         if name in want and name not in got:
-            raise Refused(f"{name}: expected one, as other clients have, got none")
+            raise Refused(f"{name}: expected one ({option}), as other clients have, got none")
         if name in got and name not in want:
-            raise Refused(f"{name}: expected none, as other clients have none, got one")
+            raise Refused(f"{name}: expected none ({option}), as other clients have, got one")
 
 
 def columns_to_bytes(n_rows: int, columns: list[str] | int, given: list[str]) -> bytes:

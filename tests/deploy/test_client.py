@@ -113,7 +113,10 @@ def test_a_client_with_a_corrected_table_is_used(is_first, tmp_path):
         assert verdict("a", **given[0]).used
     else:
         assert verdict("a", **given[0]).used
-        assert verdict("b").reason == "sample_weight: expected one, as other clients have, got none"
+        assert (
+            verdict("b").reason
+            == "sample_weight: expected one (--sample-weight), as other clients have, got none"
+        )
     assert verdict("b", **given[1]).used
     assert server.close()
     server.stop()
@@ -238,7 +241,7 @@ def test_a_refusal_is_not_the_end_though_an_earlier_fit_has_ended(tmp_path):
     ("own", "reason"),
     [
         ({"offset": np.zeros((15, 2))}, "offset: FederatedGaussianMixture takes none"),
-        ({}, "sample_weight: expected one, as other clients have, got none"),
+        ({}, "sample_weight: expected one (--sample-weight), as other clients have, got none"),
     ],
 )
 def test_what_a_client_gives_has_to_fit(own, reason, tmp_path):
