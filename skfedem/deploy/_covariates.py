@@ -36,3 +36,13 @@ def known_covariates(plan: dict[str, Any]) -> KnownCovariates:
     )
     groups = np.array(told["groups"]) if told["groups"] else np.empty(0)
     return KnownCovariates(rows, columns, groups, told["numbers"], told["with_effects"])
+
+
+def given_again(known: KnownCovariates) -> GivenCovariates:
+    """Arguments of a fit with the same covariates, but for their names and means."""
+    rows, columns = known.rows, known.columns
+    return GivenCovariates(
+        rows.values * rows.scale if len(rows.names) else None,
+        columns.values * columns.scale if len(columns.names) else None,
+        known.groups[known.numbers] if len(known.groups) else None,
+    )

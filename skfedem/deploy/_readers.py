@@ -19,7 +19,6 @@ from .._data.features import set_columns
 from .._data.frame_labels import labels_of_shape, sizes_of_shape
 from .._data.long_tables import column, columns_of, is_long_table, numbers
 from .._federation import Federation, offsets_of, weights_of_clients
-from .._imputer.covariates import NO_COVARIATES
 from .._mixed_effects.design import design_of
 from .._mixed_effects.fit_steps import federation_of
 from .._mixed_effects.records import ClientRecords
@@ -39,7 +38,7 @@ from ..models.mixed_effects.maximization import Theta
 from ..models.mixed_effects.model import SentModel
 from ..preprocessing import FederatedPCA, FederatedStandardScaler
 from ._broadcasts import with_terms
-from ._covariates import known_covariates
+from ._covariates import given_again, known_covariates
 from ._messages import Refused
 from ._network_reader import network_reader
 from ._reader import Agreed, OwnData, OwnTable, Reader
@@ -127,7 +126,7 @@ def _labels(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) 
         "_row_labels": labels[0],
         "_column_labels": labels[1],
         "_covariates": covariates,
-        "_given_covariates": NO_COVARIATES,
+        "_given_covariates": given_again(covariates),
     }
 
 
