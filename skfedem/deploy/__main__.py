@@ -4,47 +4,53 @@ from __future__ import annotations
 
 import argparse
 import csv
-import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 
+from .._optional import check_installed
 from . import Client, Policy
-from ._plan_file import function_of, server_of, state_of, timeout_of
+from ._plan_file import function_of, read_plan, server_of, state_of, timeout_of
+from ._storage import locked
 from .http import Certificates, HTTPServer, join
 from .relay import listen
+
+# Lines are seen at once, also in a file.
+say = partial(print, flush=True)
 
 
 def serve(path: Path) -> None:
     """Fit the estimator of a plan, and store it beside the state."""
-    plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    folder = path.parent
-    server, options = server_of(plan, folder), plan["server"]
-    certificates = None
+    plan, folder = read_plan(path.read_text(encoding="utf-8")), path.parent
+    options, state = plan["server"], state_of(plan, folder)
+    address = options.get("host", "127.0.0.1"), options.get("port", 8700)
+    told: dict[str, Any] = {"timeout": timeout_of(plan), "report": say}
     if "certificates" in plan:
         files = {kind: folder / own for kind, own in plan["certificates"].items()}
-        certificates = Certificates(**files)
-    host, port = options.get("host", "127.0.0.1"), options.get("port", 8700)
-    timeout = timeout_of(plan)
-    with HTTPServer(server, host, port, timeout=timeout, certificates=certificates) as served:
-        name, roster = plan["estimator"]["class"], ", ".join(server.roster)
-        print(f"{name} for {roster} at {served.url}", flush=True)
-        if server.history_:
-            print(f"goes on after phase {len(server.history_) - 1}", flush=True)
-        fitted = served.run()
-    result = state_of(plan, folder) / "result.joblib"
-    joblib.dump(fitted, result)
+        told["certificates"] = Certificates(**files)
+    with locked(state):
+        server = server_of(plan, folder)
+        with HTTPServer(server, *address, **told) as served:
+            say(f"{plan['estimator']['class']} for {', '.join(server.roster)} at {served.url}")
+            if server.history_:
+                say(f"goes on after phase {len(server.history_) - 1}")
+            fitted = served.run()
+        joblib.dump(fitted, state / "result.joblib")
+    n_rounds = sum(own["question"] == "round" for own in server.history_)
     n_reset = sum(own["n_reset"] for own in server.history_)
-    print(f"{fitted.n_iter_} rounds; clients that lost their state: {n_reset}; result in {result}")
+    result = state / "result.joblib"
+    say(f"{n_rounds} rounds; clients that lost their state: {n_reset}; result in {result}")
 
 
 def take_part(options: argparse.Namespace) -> None:
     """Take part in a fit with the rows of a file."""
-    certificates = None
-    if options.certificate:
-        certificates = Certificates(options.certificate, options.private_key, options.authority)
+    files = options.certificate, options.private_key, options.authority
+    if any(files) and not all(files):
+        raise ValueError("Expected --certificate, --private-key and --authority, got fewer.")
+    certificates = Certificates(*files) if all(files) else None
     policy = Policy(
         options.min_rows,
         options.max_rounds,
@@ -53,38 +59,68 @@ def take_part(options: argparse.Namespace) -> None:
     )
     key = options.key.read_bytes() if options.key else b""
     state = options.state or Path(f"{options.name}-state")
-    table, given = read_csv(options.data), {}
+    table, given = read_table(options.data), {}
     if options.sample_weight:
         given["sample_weight"] = take_column(table, options.sample_weight)
     if options.effort:
         given["offset"] = logarithms(take_column(table, options.effort), options.effort)
-    client = Client(options.name, table, state, options.seed, policy, key, options.model, **given)
-    print(f"{options.name}: {len(table)} rows of {options.data}; log in {state / 'log.txt'}")
-    if options.socket:
-        listen(client, options.socket)
-    else:
-        join(client, options.server, certificates=certificates)
-    personal = client.personal_result() if (state / "result").exists() else None
+    with locked(state):
+        client = Client(
+            options.name, table, state, options.seed, policy, key, options.model, **given
+        )
+        say(f"{options.name}: {len(table)} rows of {options.data}; log in {state / 'log.txt'}")
+        if options.socket:
+            listen(client, options.socket, report=say)
+        else:
+            join(client, options.server, certificates=certificates, report=say)
+    if not (state / "result").exists():
+        raise SystemExit(1)
+    personal = client.personal_result()
     if personal is not None:
         path = state / "personal.csv"
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(personal)
             writer.writerows(zip(*personal.values(), strict=True))
-        print(f"results for the rows of {options.data} in {path}")
+        say(f"results for the rows of {options.data} in {path}")
+
+
+def read_table(path: Path) -> Any:
+    """Table of a Parquet file, by its suffix, or of a CSV file in UTF-8."""
+    is_parquet = path.suffix.lower() in (".parquet", ".pq")
+    try:
+        return _read_parquet(path) if is_parquet else read_csv(path)
+    except ValueError as error:
+        kind = "Parquet" if is_parquet else "CSV"
+        raise ValueError(f"Expected a {kind} file, got {path} ({error}).") from error
+
+
+def _read_parquet(path: Path) -> Any:
+    check_installed("Reading a Parquet file", "pyarrow")
+    import pandas as pd
+
+    return pd.read_parquet(path)
 
 
 def read_csv(path: Path) -> Any:
-    """Table of a CSV file: with names of columns if the first line has any."""
-    with open(path, encoding="utf-8") as file:
+    """Table of a CSV file: without names of columns if the first line has only numbers or gaps."""
+    with open(path, encoding="utf-8-sig") as file:
         first = file.readline()
+    if not first:
+        raise ValueError("it is empty")
     try:
-        [*map(float, first.split(","))]
+        [*map(_number, first.split(","))]
     except ValueError:
+        check_installed("Reading names of columns", "pandas")
         import pandas as pd
 
-        return pd.read_csv(path)
-    return np.loadtxt(path, delimiter=",", ndmin=2)
+        return pd.read_csv(path, encoding="utf-8-sig")
+    return np.loadtxt(path, delimiter=",", ndmin=2, converters=_number, encoding="utf-8-sig")
+
+
+def _number(text: str) -> float:
+    """Number of a field; NaN if it is empty."""
+    return float(text.strip() or "nan")
 
 
 def take_column(table: Any, name: str) -> Any:
@@ -108,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("plan", type=Path)
     joined = commands.add_parser("join", help="take part with the rows of a file")
     joined.add_argument("--name", required=True, help="name in the roster")
-    joined.add_argument("--data", required=True, type=Path, help="CSV file")
+    joined.add_argument("--data", required=True, type=Path, help="CSV file, or Parquet file")
     where = joined.add_mutually_exclusive_group(required=True)
     where.add_argument("--server", help="address of the server")
     where.add_argument("--socket", type=Path, help="socket of messages from Flower or NVFlare")
@@ -140,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
             take_part(options)
     except KeyboardInterrupt:
         raise SystemExit("stopped; the same command goes on") from None
-    except (OSError, TypeError, ValueError) as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
 
 

@@ -100,6 +100,7 @@ class Client:
             check_weights(row_weights(X, sample_weight))
         self.name, self.policy, self.over = name, policy or Policy(), False
         self.has_ended = False  # whether the last request said so
+        self.refusal = ""  # why the last request was refused; may quote the table
         self._key, self._folder = key, Path(state)
         self._own_seed = secrets.randbits(128) if seed is None else None
         self._seed = seed
@@ -127,7 +128,7 @@ class Client:
             For the server's ``receive``. A request that is damaged, not allowed or not understood
             is answered by a refusal with the reason.
         """
-        self.has_ended = False
+        self.has_ended, before, self.refusal = False, self.refusal, ""
         asked = Message(Kind.QUESTION, self._run, 0, 0, NEVER, bytes(16), b"")
         try:
             asked = unseal(request, self._key)
@@ -135,11 +136,21 @@ class Client:
         except OSError:  # a full disk is not the server's fault
             raise
         except Refused as reason:
-            reply = self._sealed(asked, Kind.REFUSAL, str(reason).encode())
-        except Exception as error:  # whatever a malformed question leads to
-            reply = self._sealed(asked, Kind.REFUSAL, f"question: {error!r}"[:500].encode())
-        self._note(asked, reply)
+            self.refusal = str(reason)
+            reply = self._sealed(asked, Kind.REFUSAL, self.refusal.encode())
+        except Exception as error:  # whatever a malformed question, or the table, leads to
+            self.refusal = f"{type(error).__name__}: {error}"
+            told = f"error: {type(error).__name__}, which the client's log tells"
+            reply = self._sealed(asked, Kind.REFUSAL, told.encode())
+        if not self.refusal or self.refusal != before:
+            self._note(asked, reply)
         return reply
+
+    @property
+    def ending(self) -> str:
+        """How a fit has ended, in words."""
+        is_fitted = (self._folder / "result").exists()
+        return "the fit has ended" if is_fitted else "the fit has failed; the server says why"
 
     def result(self) -> Any:
         """The fitted estimator, without what it knows of other clients and of the fit's course.
@@ -286,7 +297,7 @@ class Client:
         """Say in the log what leaves, when, and how large it is."""
         sent = unseal(reply, self._key)
         if sent.kind == Kind.REFUSAL:
-            what = f"refusal, {sent.body.decode(errors='replace')}"
+            what = f"refusal, {self.refusal}"
         else:
             what = "lost" if sent.kind == Kind.LOST else _name_of(asked)
         when = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -179,10 +179,7 @@ class LocalAnswers:
             for name in self.data.given:
                 if name not in reader.takes:
                     raise Refused(f"{name}: {plan['estimator']} takes none")
-            try:
-                own = reader.read(with_function(plan, self.model), self.data)
-            except (TypeError, ValueError) as error:
-                raise Refused(f"table: {error}") from error
+            own = reader.read(with_function(plan, self.model), self.data)
             self._read, self._federation = (plan, own), None
         return self._read[1]
 

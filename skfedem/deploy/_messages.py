@@ -105,7 +105,7 @@ def unseal(data: bytes, key: bytes = b"", most: int = 2**32) -> Message:
     if len(data) < HEADER_BYTES + TAG_BYTES:
         raise Refused("size")
     if not hmac.compare_digest(data[-TAG_BYTES:], hmac.digest(key, data[:-TAG_BYTES], "sha256")):
-        raise Refused("tag")
+        raise Refused("tag: the key is another, or the message is damaged")
     magic, version, kind, run, *numbers, length = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise Refused("magic")

@@ -95,7 +95,7 @@ def _read_classes(kind: Any, plan: dict[str, Any], data: OwnData) -> OwnTable:
         classes = _classes(agreed)["classes_"]
         unknown = [label for label in labels.tolist() if label not in classes.tolist()]
         if unknown:
-            raise Refused(f"classes: {unknown[0]!r} is not in the plan")
+            raise ValueError(f"Expected labels of the plan's classes, got {unknown[0]!r}.")
         rows = LabelledRows(own.federation.rows, np.searchsorted(classes, own.targets))
         return in_agreed_unit(own.federation._replace(rows=rows), agreed)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from .._data.long_tables import as_table
+from .._parameters import check_number
 from ._readers import READERS
 from ._server import Server
 
 _DATA = ("columns", "shape", "target", "classes")
 _TABLES = ("row_covariates", "column_covariates", "row_groups")
+_SECTIONS = ("estimator", "server", "keys", "certificates")
+_CERTIFICATES = ("certificate", "private_key", "authority")
 _OPTIONS = ("roster", "state", *_DATA, *_TABLES, "min_replies", "timeout", "host", "port")
 
 
@@ -29,16 +34,40 @@ def function_of(text: str) -> Callable[..., Any]:
     return function
 
 
+def read_plan(text: str) -> dict[str, Any]:
+    """Plan from its TOML, whose sections and options are those that there are."""
+    plan = tomllib.loads(text)
+    _check_names("sections", plan, _SECTIONS)
+    for section in plan:
+        if not isinstance(plan[section], dict):
+            raise ValueError(f"Expected a section [{section}] in the plan, got {plan[section]!r}.")
+    options = plan.get("server", {})
+    if not {"class", "roster"} <= {*plan.get("estimator", ()), *options}:
+        raise ValueError("Expected a class in [estimator] and a roster in [server] of the plan.")
+    _check_names("options in [server]", options, _OPTIONS)
+    if "certificates" in plan:
+        _check_names("entries in [certificates]", plan["certificates"], _CERTIFICATES, every=True)
+    if plan["estimator"]["class"] not in READERS:
+        name = plan["estimator"]["class"]
+        raise ValueError(f"Expected one of {', '.join(READERS)} in the plan, got {name!r}.")
+    check_number("timeout", options.get("timeout", 1), low=0, low_open=True)
+    check_number("port", options.get("port", 0), kind=Integral, low=0, high=65535)
+    return plan
+
+
+def _check_names(what: str, got: Any, wanted: tuple[str, ...], *, every: bool = False) -> None:
+    """Raise unless a plan has only names that are wanted, or all of them."""
+    wrong = [repr(name) for name in got if name not in wanted]
+    if every:
+        wrong += [f"no {name!r}" for name in wanted if name not in got]
+    if wrong:
+        raise ValueError(f"Expected {what} {', '.join(wanted)}, got {wrong[0]}.")
+
+
 def server_of(plan: dict[str, Any], folder: Path) -> Server:
     """Server of a plan, whose paths are relative to a folder."""
-    if not {"class", "roster"} <= {*plan.get("estimator", ()), *plan.get("server", ())}:
-        raise ValueError("Expected a class in [estimator] and a roster in [server] of the plan.")
     options, estimator = plan["server"], dict(plan["estimator"])
     name = estimator.pop("class")
-    if name not in READERS:
-        raise ValueError(f"Expected one of {', '.join(READERS)} in the plan, got {name!r}.")
-    if unknown := [*({*options} - {*_OPTIONS})]:
-        raise ValueError(f"Expected options {', '.join(_OPTIONS)} in [server], got {unknown[0]!r}.")
     if "model" in estimator:
         estimator["model"] = function_of(estimator["model"])
     keys = plan.get("keys")

@@ -159,7 +159,7 @@ def _numbered(table: Any, offset: Any, shape: Any) -> tuple[FloatArray, Any]:
         names = [str(own) for own in column(columns, name, "names", "").tolist()]
         unknown = [own for own in names if own not in numbers_of]
         if unknown:
-            raise Refused(f"columns: {name} {unknown[0]!r} is not in the plan")
+            raise ValueError(f"Expected every {name} to be one of the plan, got {unknown[0]!r}.")
         triplets.append([numbers_of[own] for own in names])
     counts = numbers(columns, COUNT, "", "counts")
     if offset is not None:

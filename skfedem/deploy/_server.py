@@ -155,12 +155,12 @@ class Server:
         if hasattr(self._estimator, "random_state"):
             self._estimator.set_params(random_state=seed)
         self._plan = plan_of(self._estimator, self.roster, columns, *data)
-        if not path.exists():
+        if not self._journal.read():  # no plan was agreed on
             write(path, to_bytes({"run": run.hex(), "seed": seed, "digest": self._plan["digest"]}))
         elif before["digest"] != self._plan["digest"]:
             raise ValueError(
                 f"Expected the estimator, roster and columns of the run in {self._folder}, got "
-                "others. Give another folder for another run."
+                "others. Give another folder, `state`, for another run."
             )
         return run
 
@@ -244,7 +244,7 @@ class Server:
             raise Refused("not asked")
         if reply.kind == Kind.LOST and client not in self._bodies:
             self._lost.add(client)
-            raise Refused("lost: the client will start afresh")
+            raise Refused("lost: the client starts afresh, or is another one with its name")
         if reply.digest != digest_of(self._asked_of(client)):
             raise Refused("digest")
         if reply.accepted != self._accepted_of(client):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _LENGTH = struct.Struct("<Q")
@@ -37,6 +39,30 @@ def _synchronise_folder(folder: Path) -> None:
         synchronise(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is created if need be, until the end or the death of this process.
+
+    Raises OSError if another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "ab") as file:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OSError(
+                f"Expected to be alone in {folder}, got another process there ({error})."
+            ) from error
+        yield
 
 
 class Journal:

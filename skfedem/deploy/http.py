@@ -10,8 +10,9 @@ import http.client
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -23,8 +24,10 @@ from ._server import Server
 # Seconds that a client's post waits for the next request, and that a connection may be silent.
 _POLL = 20.0
 _SILENCE = 60.0
-# Seconds until a client tries again if the server is away, or does not use its reply.
+# Seconds until a client tries again if the server is away, or does not use its reply, and until it
+# answers a question again that it has refused.
 _AGAIN = 0.5
+_REFUSED = 5.0
 # Header with the verdict on the reply that was posted.
 _VERDICT = "Skfedem-Verdict"
 # Seconds in which clients can hear that the fit has ended.
@@ -48,8 +51,16 @@ class Certificates(NamedTuple):
 
     def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
         """TLS 1.2 or later; the other side needs a certificate, too."""
-        context = ssl.create_default_context(purpose, cafile=self.authority)
-        context.load_cert_chain(self.certificate, self.private_key)
+        for path in self:
+            Path(path).read_bytes()  # errors of ssl do not name the file
+        try:
+            context = ssl.create_default_context(purpose, cafile=self.authority)
+            context.load_cert_chain(self.certificate, self.private_key)
+        except ssl.SSLError as error:
+            raise ValueError(
+                "Expected a certificate, its private key, and an authority in PEM format, got "
+                f"{', '.join(map(str, self))} ({_cause(error)})."
+            ) from error
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -86,10 +97,13 @@ class HTTPServer:
         self.changed = Condition()
         self.is_tls = certificates is not None
         self._refusals: dict[str, str] = {}  # last reason by client, which is reported once
+        context = certificates and certificates.context(ssl.Purpose.CLIENT_AUTH)
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._http = _Listener((host, port), handler)
-        if certificates is not None:
-            context = certificates.context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            self._http = _Listener((host, port), handler)
+        except OSError as error:
+            raise OSError(f"Expected a free address, got {host}:{port} ({error}).") from error
+        if context is not None:
             # Without a handshake, which would let a silent client block all others.
             self._http.socket = context.wrap_socket(
                 self._http.socket, server_side=True, do_handshake_on_connect=False
@@ -246,14 +260,20 @@ def join(
         For an address that begins with ``https``.
     report : callable, default=print
         Called with lines on the progress.
+
+    Raises
+    ------
+    ValueError
+        If the address and the certificates do not fit, one side does not accept the certificate of
+        the other, or the roster has no such client.
     """
     with closing(_connection(url, certificates)) as connection:
-        _take_part(client, connection, report)
-    report("the fit has ended")
+        _take_part(client, connection, url, report)
+    report(client.ending)
 
 
 def _take_part(
-    client: Client, connection: http.client.HTTPConnection, report: Callable[[str], None]
+    client: Client, connection: http.client.HTTPConnection, url: str, report: Callable[[str], None]
 ) -> None:
     """Answer requests until the server says that the fit has ended."""
     reply, said, has_ended = b"", "", False
@@ -263,9 +283,11 @@ def _take_part(
             request, verdict = _posted(connection, client.name, reply)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            request, say = b"", f"no answer of the server ({error}), trying again"
+            request, say = b"", f"no answer of the server at {url} ({error}), trying again"
         else:
-            if verdict not in ("", "used", "duplicate") and not verdict.startswith("lost"):
+            if client.refusal:
+                say = f"refused: {client.refusal}"
+            elif verdict not in ("", "used", "duplicate"):
                 say = f"reply not used: {verdict}"
         if has_ended:
             return
@@ -273,7 +295,7 @@ def _take_part(
             if say != said:
                 report(say)
             said = say
-            time.sleep(_AGAIN)
+            time.sleep(_REFUSED if client.refusal else _AGAIN)
         reply = client.answer(request) if request else b""
         has_ended = bool(request) and client.has_ended
 
@@ -294,9 +316,41 @@ def _connection(url: str, certificates: Certificates | None) -> http.client.HTTP
 
 def _posted(connection: http.client.HTTPConnection, name: str, reply: bytes) -> tuple[bytes, str]:
     """Next request and the verdict on a reply."""
-    connection.request("POST", f"/{quote(name, safe='')}", reply)
-    response = connection.getresponse()
-    body = response.read()
+    is_new = connection.sock is None
+    try:
+        if is_new:
+            connection.connect()
+        with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+            # A server that does not accept a certificate says so, and hangs up meanwhile.
+            connection.request("POST", f"/{quote(name, safe='')}", reply)
+        response = connection.getresponse()
+        body = response.read()
+    except ssl.SSLError as error:
+        if is_new and not isinstance(error, ssl.SSLEOFError):
+            raise ValueError(_disagreement(error)) from error
+        raise
+    if response.status in (403, 404):
+        raise ValueError(f"Expected the name of a client, got {name!r}: {response.reason}.")
     if response.status != 200:
         raise http.client.HTTPException(f"{response.status} {response.reason}")
     return body, unquote(response.headers.get(_VERDICT, ""))
+
+
+def _disagreement(error: ssl.SSLError) -> str:
+    """Why there can be no TLS with a server."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            "Expected a certificate of the server for its address, valid, and signed by the "
+            f"authority, got another: {_cause(error)}."
+        )
+    if "ALERT" in (error.reason or ""):
+        return f"Expected a certificate that the server accepts, got its refusal: {_cause(error)}."
+    return f"Expected a server with TLS, got another: {_cause(error)}."
+
+
+def _cause(error: ssl.SSLError) -> str:
+    """What OpenSSL says, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message.rstrip(".")
+    reason = error.reason or str(error)
+    return reason.rpartition("ALERT_")[2].replace("_", " ").lower()

@@ -7,7 +7,6 @@ A site only passes requests on to a client that its owner has started, see
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -58,9 +57,9 @@ class FitController(Controller):
         """Run the fit, and store it."""
         import joblib
 
-        from ._plan_file import server_of, timeout_of
+        from ._plan_file import read_plan, server_of, timeout_of
 
-        plan, workspace = tomllib.loads(self.plan), fl_ctx.get_engine().get_workspace()
+        plan, workspace = read_plan(self.plan), fl_ctx.get_engine().get_workspace()
         server = server_of(plan, Path(workspace.get_root_dir()))
         sites = _Sites(self, abort_signal, fl_ctx)
         try:

@@ -49,7 +49,7 @@ def listen(client: Client, socket: FilePath, *, report: Callable[[str], None] = 
                     connection.send_bytes(reply)
             except (EOFError, ConnectionError):  # who asked is gone; the server asks again
                 continue
-    report("the fit has ended")
+    report(client.ending)
 
 
 def ask(request: bytes, socket: FilePath) -> bytes:

@@ -227,6 +227,18 @@ def test_a_fit_that_failed_has_no_result_of_an_earlier_one(tmp_path):
         client.result()
 
 
+@pytest.mark.parametrize("secret", ["Maria Huber", float("inf")])
+def test_a_refusal_does_not_tell_the_server_what_is_in_the_table(secret, tmp_path):
+    table = np.zeros((20, 2), dtype=object)
+    table[3, 1] = secret
+    client = Client("a", table, tmp_path / "a")
+    server = Server(mixture_of(), ["a"], tmp_path / "server")
+    assert refusal(client, server) == "error: ValueError, which the client's log tells"
+    server.stop()
+    assert str(secret) in client.refusal
+    assert client.refusal in (tmp_path / "a" / "log.txt").read_text()
+
+
 def test_a_refusal_is_not_the_end_though_an_earlier_fit_has_ended(tmp_path):
     deployment = Deployment(mixture_of(max_iter=2), tables_of()[:1], tmp_path)
     deployment.run().end()

@@ -241,8 +241,8 @@ def test_offsets_that_do_not_fit_are_refused(tmp_path):
     data = counts_of()
     for k, (offset, said) in enumerate(
         {
-            "short": [[1.0], "table: Expected an offset of shape"],
-            "large": [None, "table: Expected a finite offset for each observation"],
+            "short": [[1.0], "Expected an offset of shape"],
+            "large": [None, "Expected a finite offset for each observation"],
         }.values()
     ):
         own = [np.zeros(len(table)) for table in data.clients]
@@ -253,7 +253,7 @@ def test_offsets_that_do_not_fit_are_refused(tmp_path):
             imputer, data.clients, folder, shape=data.shape, own={"offset": own}
         )
         verdicts = deployment.phase()
-        assert said in verdicts["a"].reason and verdicts["b"].used
+        assert said in deployment.clients["a"].refusal and verdicts["b"].used
         deployment.server.stop()
 
 
@@ -261,7 +261,8 @@ def test_names_that_the_plan_lacks_are_refused(tmp_path):
     tables = [{"site": ["a", "b"], "time": [1, 2], "count": [3.0, 4.0]}] * 2
     imputer = FederatedMatrixImputer(1, family="poisson")
     deployment = Deployment(imputer, tables, tmp_path, shape=(["a", "c"], [1, 2]))
-    assert "site 'b' is not in the plan" in deployment.phase()["a"].reason
+    assert not deployment.phase()["a"].used
+    assert "every site to be one of the plan, got 'b'" in deployment.clients["a"].refusal
 
 
 def test_disjoint_rows_are_refused_at_once(tmp_path):

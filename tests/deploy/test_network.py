@@ -160,7 +160,8 @@ def test_labels_that_the_plan_lacks_are_refused(tmp_path):
     classifier = FederatedMLPClassifier((), max_iter=2, random_state=0)
     deployment = Deployment(classifier, tables, tmp_path, target="label", classes=["low", "mid"])
     deployment.until("task")
-    assert "classes: 'high' is not in the plan" in deployment.phase()["c"].reason
+    assert not deployment.phase()["c"].used
+    assert "labels of the plan's classes, got 'high'" in deployment.clients["c"].refusal
 
 
 def test_classes_of_another_kind_are_refused(tmp_path):

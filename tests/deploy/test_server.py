@@ -109,12 +109,22 @@ def test_a_restarted_server_draws_the_seed_of_the_first_start(tmp_path):
 
 
 def test_a_server_does_not_take_the_folder_of_another_run(tmp_path):
-    Server(mixture_of(), ["a", "b"], tmp_path).stop()
+    Deployment(mixture_of(), tables_of()[:2], tmp_path).run(1).server.stop()
     for estimator, roster in ((mixture_of(tol=0.1), ["a", "b"]), (mixture_of(), ["a", "c"])):
-        with pytest.raises(ValueError, match="got others. Give another folder"):
-            Server(estimator, roster, tmp_path)
+        with pytest.raises(ValueError, match="got others. Give another folder, `state`,"):
+            Server(estimator, roster, tmp_path / "server")
     with pytest.raises(TypeError, match="Expected random_state to be an int or None"):
         Server(mixture_of(random_state=np.random.RandomState(0)), ["a"], tmp_path / "new")
+
+
+def test_a_plan_can_be_mended_until_all_have_agreed(tmp_path):
+    tables = tables_of()[:2]
+    deployment = Deployment(mixture_of(max_iter=3), tables, tmp_path)
+    assert deployment.phase("b")["a"].used  # a has prepared its reply
+    deployment.server.stop()
+    deployment.estimator = mixture_of(max_iter=4)
+    deployment.server = deployment.new_server()
+    assert_array_equal(deployment.run().end().means_, mixture_of(max_iter=4).fit(tables).means_)
 
 
 def test_bad_rosters_and_limits_are_refused(tmp_path):
@@ -209,7 +219,7 @@ def test_keys_protect_against_others(tmp_path):
     deployment = Deployment(mixture_of(), tables_of(), tmp_path, keys=keys)
     requests = dict(deployment.server.open())
     reply = deployment.clients["a"].answer(requests["a"])
-    assert deployment.server.receive("b", reply) == (False, "tag")
+    assert deployment.server.receive("b", reply).reason.startswith("tag: ")
     assert deployment.server.receive("a", reply).used
     from skfedem.deploy._messages import unseal
 
