@@ -13,6 +13,19 @@ install_with() {
     pip list --format=freeze | grep -iE "^(flwr|nvflare|numpy|scipy|scikit-learn)=="
 }
 
+# End what a federation has left, for some of its processes have groups of their own. The commands of
+# all have the name of the temporary folder.
+end_left_and_clean_up() {
+    local left
+    left=$(pgrep -f "$work/" || true)
+    if [ -n "$left" ]; then
+        echo "ends processes that were left: ${left//$'\n'/ }" >&2
+        # shellcheck disable=SC2086
+        kill -KILL $left 2>"$work/probe" || true
+    fi
+    clean_up
+}
+
 # federate SECONDS: run the example's federation, which ends after some time at the latest.
 federate() {
     local status=0

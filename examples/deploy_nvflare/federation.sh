@@ -36,7 +36,7 @@ for name in a b c; do
     python -m skfedem.deploy join --name "$name" --data "$name.csv" \
         --socket "$sites/$name/local/skfedem.socket" --seed 0 >"$name.log" 2>&1 &
 done
-nvflare poc start --timeout 120
+nvflare poc start --timeout 600
 
 # The statistician's side.
 python ../job.py

@@ -20,8 +20,8 @@ class Transport(Protocol):
     def send(self, name: str, request: bytes, seconds: float) -> None:
         """Pass a request on to a client, who has some seconds for its reply."""
 
-    def received(self) -> Iterable[tuple[str, bytes]]:
-        """Replies that have come, with the client's name; without bytes if a request failed."""
+    def received(self) -> Iterable[tuple[str, bytes, bytes]]:
+        """Client, request and reply of what has come; the reply is empty if the request failed."""
 
 
 def run_phases(
@@ -56,14 +56,19 @@ def _run_phase(
 def _exchange(
     server: Server, transport: Transport, timeout: float, report: Callable[[str], None]
 ) -> None:
-    """Ask the clients whose replies are missing, until none is or the deadline has come."""
+    """Ask the clients whose replies are missing, until none is or the deadline has come.
+
+    A request that is sent late outlives the deadline: if the phase stays open, its reply is used.
+    """
     end, asked_again = time.monotonic() + timeout, dict[str, float]()
     while (waiting := server.waiting) and (now := time.monotonic()) < end:
         for name in waiting:
             if asked_again.get(name, 0.0) <= now:
                 asked_again[name] = end
-                transport.send(name, server.request(name), end - now)
-        for name, reply in transport.received():
+                transport.send(name, server.request(name), timeout)
+        for name, request, reply in transport.received():
+            if request != server.request(name):
+                continue  # of an earlier phase, or a second reply
             used, reason = server.receive(name, reply) if reply else (False, "no reply")
             is_lost = reason.startswith("lost")
             asked_again[name] = time.monotonic() + (0.0 if used or is_lost else _AGAIN)

@@ -7,8 +7,9 @@ neither NumPy nor skfedem's estimators: it passes the request on to a client tha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import relay as sockets
 from ._phases import run_phases
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
 # Name of the record in Flower's messages.
 _RECORD = "skfedem"
-# Seconds that a node has to say its name.
+# Seconds that a node has to say its name, and until it is asked again that has not.
 _INTRODUCTION = 60.0
+_AGAIN = 2.0
+# Seconds after which a message is given up whose time is over, and of which nothing was heard.
+_LATE = 5.0
 
 
 def relay(message: Any, context: Any) -> Any:
@@ -73,6 +77,15 @@ def run(
     return run_phases(server, _Nodes(grid, nodes), timeout, report)
 
 
+class _Sent(NamedTuple):
+    """A request to a node, or to say its name, in which case ``name`` and ``data`` are empty."""
+
+    node: int
+    name: str
+    data: bytes
+    end: float
+
+
 class _Nodes:
     """Transport over a grid."""
 
@@ -80,42 +93,57 @@ class _Nodes:
         self._grid, self._says_names = grid, names is None
         self._names = dict(names or {})
         self._unsent: dict[str, tuple[bytes, float]] = {}
-        self._sent: dict[str, int] = {}  # node of a message
+        self._sent: dict[str, _Sent] = {}  # by the number of the message
+        self._asked_names: dict[int, float] = {}  # when nodes may be asked for their names again
 
     def send(self, name: str, request: bytes, seconds: float) -> None:
         self._unsent[name] = request, seconds
 
-    def received(self) -> list[tuple[str, bytes]]:
-        online = [*self._grid.get_node_ids()]
+    def received(self) -> list[tuple[str, bytes, bytes]]:
+        online, now = [*self._grid.get_node_ids()], time.monotonic()
         if self._says_names:
             self._names = {node: own for node, own in self._names.items() if node in online}
-            for node in {*online} - {*self._names} - {*self._sent.values()}:
-                self._push(node, b"", _INTRODUCTION)
+            for node in online:
+                if node not in self._names and self._asked_names.get(node, now) <= now:
+                    self._asked_names[node] = now + _INTRODUCTION
+                    self._push(node, "", b"", _INTRODUCTION)
         for node, name in self._names.items():
             if name in self._unsent and node in online:
-                self._push(node, *self._unsent.pop(name))
-        return [reply for message in self._pulled() if (reply := self._read(message))]
+                self._push(node, name, *self._unsent.pop(name))
+        return [*filter(None, (self._read(*own) for own in self._pulled()))]
 
-    def _push(self, node: int, data: bytes, seconds: float) -> None:
+    def _push(self, node: int, name: str, data: bytes, seconds: float) -> None:
         from flwr.app import ConfigRecord, Message, RecordDict
 
         content = RecordDict({_RECORD: ConfigRecord({"data": data})})
         message = Message(content, dst_node_id=node, message_type="query", ttl=seconds)
         (identifier,) = self._grid.push_messages([message])
-        self._sent[identifier] = node
+        self._sent[identifier] = _Sent(node, name, data, time.monotonic() + seconds + _LATE)
 
-    def _pulled(self) -> Any:
-        return self._grid.pull_messages([*self._sent]) if self._sent else ()
+    def _pulled(self) -> list[tuple[_Sent, bytes]]:
+        """Messages that were answered, or not in time, with the replies."""
+        pulled = self._grid.pull_messages([*self._sent]) if self._sent else ()
+        found = [
+            (self._sent.pop(own.metadata.reply_to_message_id), _data_of(own)) for own in pulled
+        ]
+        now = time.monotonic()
+        late = [identifier for identifier, own in self._sent.items() if own.end < now]
+        return found + [(self._sent.pop(identifier), b"") for identifier in late]
 
-    def _read(self, message: Any) -> tuple[str, bytes] | None:
-        """Name and reply of a client, unless a node has introduced itself."""
-        node, data = self._sent.pop(message.metadata.reply_to_message_id), None
-        if not message.has_error() and _RECORD in message.content:
-            data = message.content[_RECORD].get("data")
-        data = data if isinstance(data, bytes) else b""
-        if node in self._names:
-            return self._names[node], data
+    def _read(self, sent: _Sent, data: bytes) -> tuple[str, bytes, bytes] | None:
+        """Client, request and reply, unless a node was asked for its name."""
+        if sent.name:
+            return sent.name, sent.data, data
         name = data.decode(errors="replace")
-        if name and name not in self._names.values():  # else, the node is asked again
-            self._names[node] = name
+        if name and name not in self._names.values():
+            self._names[sent.node] = name
+        self._asked_names[sent.node] = time.monotonic() + _AGAIN  # unless it has one now
         return None
+
+
+def _data_of(message: Any) -> bytes:
+    """Bytes of a reply; none if it is an error."""
+    if message.has_error() or _RECORD not in message.content:
+        return b""
+    data = message.content[_RECORD].get("data")
+    return data if isinstance(data, bytes) else b""

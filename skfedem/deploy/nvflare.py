@@ -94,19 +94,19 @@ class _Sites:
             name=_NAME,
             data=Shareable({_NAME: request}),
             timeout=math.ceil(seconds),
-            task_done_cb=lambda task, fl_ctx: self._done.put((name, task)),
+            task_done_cb=lambda task, fl_ctx: self._done.put((name, request, task)),
         )
         self._controller.send(task, self._fl_ctx, targets=[name])
 
-    def received(self) -> list[tuple[str, bytes]]:
+    def received(self) -> list[tuple[str, bytes, bytes]]:
         if self._abort.triggered:
             raise _Aborted
         replies = []
         try:
             while True:
-                name, task = self._done.get_nowait()
+                name, request, task = self._done.get_nowait()
                 results = [own.result for own in task.client_tasks if own.result is not None]
-                replies.append((name, results[-1].get(_NAME, b"") if results else b""))
+                replies.append((name, request, results[-1].get(_NAME, b"") if results else b""))
         except Empty:
             return replies
 

@@ -43,7 +43,7 @@ class Sockets:
 
     def send(self, name, request, seconds):
         reply = b"" if name in self.fails else relay.ask(request, self.folder / name)
-        self.replies.append((name, reply))
+        self.replies.append((name, request, reply))
 
     def received(self):
         replies, self.replies = self.replies, []
@@ -115,7 +115,7 @@ def test_a_client_that_lost_its_state_starts_afresh_while_another_is_away(listen
     class Restored(Sockets):
         def send(self, name, request, seconds):
             if name == "a" and lines and lines[-1].startswith(("field", "round")):
-                self.replies.append((name, afresh.answer(request)))
+                self.replies.append((name, request, afresh.answer(request)))
             else:
                 super().send(name, request, seconds)
 
@@ -138,7 +138,7 @@ def test_phases_without_enough_replies_stay_open(tmp_path):
 
     class Nobody:
         def send(self, name, request, seconds):
-            assert 0 < seconds <= 0.05
+            assert seconds == 0.05
 
         def received(self):
             if len(lines) == 2:
