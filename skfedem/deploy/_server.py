@@ -236,7 +236,7 @@ class Server:
         if reply.client != client:
             raise Refused("sender")
         if reply.phase != self._phase:
-            raise Refused("phase")
+            raise Refused("phase: late, or of another client with this name")
         if self.done:
             self.ended.add(name)
             return

@@ -85,7 +85,7 @@ def test_a_fit_over_sockets_is_that_of_the_simulation(listening, tmp_path):
 
 def test_rounds_close_without_a_client_whose_requests_fail(listening, tmp_path):
     server, sockets, lines = (
-        Server(MIXTURE, [*listening], tmp_path / "server"),
+        Server(MIXTURE, [*listening], tmp_path / "server", min_replies=2),
         Sockets(tmp_path),
         [],
     )
@@ -106,7 +106,7 @@ def test_rounds_close_without_a_client_whose_requests_fail(listening, tmp_path):
 
 def test_a_client_that_lost_its_state_starts_afresh_while_another_is_away(listening, tmp_path):
     server, sockets, lines = (
-        Server(MIXTURE, [*listening], tmp_path / "server"),
+        Server(MIXTURE, [*listening], tmp_path / "server", min_replies=2),
         Sockets(tmp_path),
         [],
     )
