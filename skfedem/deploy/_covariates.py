@@ -35,7 +35,9 @@ def known_covariates(plan: dict[str, Any]) -> KnownCovariates:
         for values, names, scale in (told["rows"], told["columns"])
     )
     groups = np.array(told["groups"]) if told["groups"] else np.empty(0)
-    return KnownCovariates(rows, columns, groups, told["numbers"], told["with_effects"])
+    return KnownCovariates(
+        rows, columns, groups, told["numbers"], told["with_effects"], n_clients=0
+    )
 
 
 def given_again(known: KnownCovariates) -> GivenCovariates:

@@ -41,6 +41,11 @@ def check_shape(estimator: BaseEstimator, shape: Shape | None) -> None:
             "Expected rows='shared', got 'disjoint': all clients get the effects and factors of "
             "all rows. Disjoint rows are simulated only."
         )
+    if getattr(estimator, "client_effects_penalty", None) is not None:
+        raise ValueError(
+            "Expected client_effects_penalty=None, got "
+            f"{estimator.client_effects_penalty!r}. Effects of clients are simulated only."
+        )
     if READERS[name].has_shape == (shape is not None) if name in READERS else shape is None:
         return
     wanted = "None" if shape is not None else "(sites, times)"

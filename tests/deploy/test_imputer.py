@@ -265,7 +265,10 @@ def test_names_that_the_plan_lacks_are_refused(tmp_path):
     assert "every site to be one of the plan, got 'b'" in deployment.clients["a"].refusal
 
 
-def test_disjoint_rows_are_refused_at_once(tmp_path):
+def test_what_is_simulated_only_is_refused_at_once(tmp_path):
+    imputer = FederatedMatrixImputer(client_effects_penalty="auto")
+    with pytest.raises(ValueError, match="client_effects_penalty=None, got 'auto'"):
+        Server(imputer, ["a"], tmp_path / "server", shape=(3, 4))
     imputer = FederatedMatrixImputer(rows="disjoint")
     for shape in (None, (3, 4)):
         with pytest.raises(ValueError, match="Expected rows='shared', got 'disjoint'"):
