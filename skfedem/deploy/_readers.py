@@ -127,6 +127,8 @@ def _labels(plan: dict[str, Any], told: dict[str, Any], agreed: dict[str, Any]) 
         "_column_labels": labels[1],
         "_covariates": covariates,
         "_given_covariates": given_again(covariates),
+        "client_effects_": None,
+        "client_effects_penalty_": None,
     }
 
 

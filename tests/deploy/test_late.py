@@ -12,7 +12,7 @@ from skfedem.deploy import Client, Server
 from skfedem.deploy.http import HTTPServer, join
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-KINDS = ["FedEM", "weights", "network", "imputer", "efforts", "population"]
+KINDS = ["FedEM", "network", "efforts", "population"]
 
 
 def deployed(case, folder):
