@@ -5,6 +5,12 @@ import struct
 
 import numpy as np
 
+import deployed_fits
+from deployed import Deployment
+from skfedem import FederatedMatrixImputer
+from skfedem._serialization import from_bytes
+from skfedem.datasets import make_site_counts
+from skfedem.deploy import Policy
 from skfedem.deploy._messages import HEADER_BYTES, TAG_BYTES, Kind, seal, unseal
 
 # Offsets in a header: magic, version, kind, and the length at its end.
@@ -120,3 +126,71 @@ def _flipped(generator, data):
     at, flipped = int(generator.integers(len(data))), bytearray(data)
     flipped[at] ^= 1 << int(generator.integers(8))
     return bytes(flipped)
+
+
+def _imputer(**parameters):
+    """Imputer of clients that have so many cells that noise is not taken for them."""
+    data = make_site_counts(n_sites=40, n_months=10, n_clients=3, observed=0.4, random_state=0)
+    estimator = FederatedMatrixImputer(1, **{"penalty": 1.0, "omega": 1.0, **parameters})
+    estimator.set_params(random_state=0)
+    return deployed_fits.Case(estimator, data.clients, {"shape": data.shape}, {}, None)
+
+
+def _with_columns(case, *columns):
+    """A server that knows the columns: else, the first client tells them, whatever they are."""
+    return case._replace(server={**case.server, "columns": [*columns]})
+
+
+CASES = {
+    "mixture": lambda: deployed_fits.mixture(0, omega=1.0),
+    "network": lambda: _with_columns(deployed_fits.network(0, participation=1.0), "u", "v"),
+    "SCAFFOLD": lambda: _with_columns(
+        deployed_fits.network(0, control_variates=True, omega=0.0, participation=1.0), "u", "v"
+    ),
+    "imputer": lambda: _imputer(family="poisson"),
+    "gaussian": lambda: _imputer(family="gaussian"),
+    "negative binomial": lambda: _imputer(family="negative_binomial", penalty="auto"),
+    "population": lambda: _with_columns(
+        deployed_fits.population(0, participation=1.0), "id", "dv", "time", "dose"
+    ),
+}
+_CELLS = ("observed_cells", "numbers_of_observations", "row_sums", "column_sums")
+ASKED = [
+    (case, phase)
+    for case, phases in {
+        "mixture": (
+            "plan",
+            "mean_of_rows",
+            "second_moment",
+            "task",
+            "statistics_of_nearest",
+            "field",
+            "round",
+            "evaluation",
+        ),
+        "network": ("plan", "classes", "table", "task", "round"),
+        "SCAFFOLD": ("round",),
+        "imputer": ("plan", "table", *_CELLS, "log_base_measure", "field", "round", "evaluation"),
+        "gaussian": ("table", *_CELLS, "round"),
+        "negative binomial": ("cell_sums", "size_moments", "round"),
+        "population": ("plan", "table", "squared_residuals", "field", "round"),
+    }.items()
+    for phase in phases
+]
+"""Phases that differ in what is sent, without centroids: a client may have none."""
+
+
+def deployment_at(case, phase, folder):
+    """A deployment whose server has asked so."""
+    made = CASES[case]()
+    policy = Policy(min_rows=1)
+    deployment = Deployment(made.estimator, made.tables, folder, policy=policy, **made.server)
+    while phase_of(deployment.server) != phase:
+        deployment.run(1)
+    return deployment
+
+
+def phase_of(server):
+    """Name of the question, or of the message that it asks for."""
+    question = from_bytes(server._question.body)
+    return question.get("message", question["ask"])

@@ -24,12 +24,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from deployed import Deployment, tables_of
-from deployed_fits import CASES, KILLED, assert_same_fit, mixture
+from deployed_fits import CASES, KILLED, assert_same_fit
 from faults import Faults
-from hostile import REPLIES, REQUESTS
+from hostile import ASKED, REPLIES, REQUESTS, deployment_at
 from kills import Processes
-from skfedem.deploy import Policy, _storage
+from skfedem.deploy import _storage
 from skfedem.deploy._messages import Kind, unseal
 
 
@@ -67,28 +66,27 @@ def faults(options):
 def hostile(options):
     """Send bytes of each class in each kind of phase."""
     generator, used, changed, n = np.random.default_rng(0), 0, 0, 0
-    for question in ("plan", "set-up", "task", "field", "round"):
+    for case, phase in ASKED:
         with TemporaryDirectory() as folder:
-            noisy, policy = mixture(0, omega=1.0).estimator, Policy(min_rows=1)
-            deployment = Deployment(noisy, tables_of(), Path(folder), policy=policy)
-            deployment.until(question)
+            deployment = deployment_at(case, phase, Path(folder))
             server, client = deployment.server, deployment.clients["a"]
-            before = server.open()
-            request = dict(before)["a"]
+            before, request = server.open(), server.request("a")
             reply, file = client.answer(request), Path(folder, "a", "client")
             state = file.read_bytes()
             noise = [lambda generator, data: generator.bytes(generator.integers(400))]
-            replies = [*REPLIES.values()] * (options.n // 5) + noise * (options.n_random // 10)
-            requests = [*REQUESTS.values()] * (options.n // 5) + noise * (options.n_random // 10)
-            for make in replies:
+            noise *= options.n_random // (2 * len(ASKED))
+            for make in [*REPLIES.values()] * -(-options.n // len(ASKED)) + noise:
                 data = make(generator, reply)
                 used, n = used + (data != reply and server.receive("a", data).used), n + 1
-            for make in requests:
+            for make in [*REQUESTS.values()] * -(-options.n // len(ASKED)) + noise:
                 used += unseal(client.answer(make(generator, request))).kind != Kind.REFUSAL
                 n += 1
             changed += server.open() != before or file.read_bytes() != state
             server.stop()
-    print(f"{n} messages of {len(REPLIES)} classes of replies, {len(REQUESTS)} of requests, noise")
+    print(
+        f"{n} messages of {len(REPLIES)} classes of replies, {len(REQUESTS)} of requests, noise, "
+        f"in {len(ASKED)} phases"
+    )
     print(f"used or answered: {used}; phases in which a state changed: {changed}")
 
 

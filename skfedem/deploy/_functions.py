@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable
+from numbers import Number
 from types import CodeType
 from typing import Any
 
@@ -19,23 +20,39 @@ def described(function: Callable[..., Any]) -> dict[str, str]:
     return {"function": function.__name__, "digest": _digest(function)}
 
 
-def _digest(function: Callable[..., Any]) -> str:
-    """SHA-256 of the source of a function, and of what it closes over."""
+def _digest(function: Callable[..., Any], within: tuple[Any, ...] = ()) -> str:
+    """SHA-256 of the source of a function, of what it closes over, and of the globals it uses."""
     try:
         parts = [inspect.getsource(function)]
     except (OSError, TypeError):  # typed at a prompt
         parts = [_of_code(function.__code__)]
-    for cell in function.__closure__ or ():
-        parts.append(_of_value(cell.cell_contents))
+    known = function.__globals__
+    used = [known[name] for name in sorted(_names(function.__code__)) if name in known]
+    used += [cell.cell_contents for cell in function.__closure__ or ()]
+    parts += [_of_value(own, (*within, function)) for own in used]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _of_value(own: object) -> str:
+def _names(code: CodeType) -> set[str]:
+    """Global names in the code of a function, and in that of functions within."""
+    within = [own for own in code.co_consts if isinstance(own, CodeType)]
+    return {*code.co_names}.union(*map(_names, within))
+
+
+def _of_value(own: object, within: tuple[Any, ...]) -> str:
+    """Text that differs if a value does; of objects of other kinds, only their type."""
     if inspect.isfunction(own):
-        return _digest(own)
-    if isinstance(own, np.ndarray):  # whose repr leaves numbers out
+        is_own = own.__module__ == within[0].__module__ and own not in within
+        return _digest(own, within) if is_own else f"{own.__module__}.{own.__qualname__}"
+    if isinstance(own, np.ndarray):
         return f"{own.dtype} {own.shape} {hashlib.sha256(own.tobytes()).hexdigest()}"
-    return repr(own)
+    if isinstance(own, list | tuple):
+        return f"[{', '.join(_of_value(part, within) for part in own)}]"
+    if isinstance(own, dict):
+        return _of_value([*own.items()], within)
+    if own is None or isinstance(own, Number | str | bytes):
+        return repr(own)
+    return type(own).__qualname__
 
 
 def _of_code(code: CodeType) -> str:

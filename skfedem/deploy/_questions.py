@@ -26,8 +26,9 @@ from ._messages import Refused
 # Number of conditional expectations, whether there is a log-likelihood, and the number of numbers
 # for the history; then these, and the encoded message.
 ROUND = struct.Struct("<QBH")
-# Larger numbers are errors: their squares would overflow.
-_LARGEST = 1e150
+# Larger numbers are errors: their squares would overflow, those of updates in single precision.
+LARGEST = 1e150
+LARGEST_UPDATE = 1e18
 
 
 class Gathered(NamedTuple):
@@ -136,6 +137,11 @@ def _sums_of_lines(line_of: Callable[..., IntArray]) -> Gathered:
 
 
 def _matrix_questions() -> list[SetUpQuestion]:
+    def decode_counts(body: bytes, n_rows: int, *_: Any) -> FloatArray:
+        counts = encoding.counts_from_bytes(body, n_rows)
+        check_values(counts)
+        return counts
+
     codes = Gathered(
         encoding.codes_to_bytes,
         lambda body, n_rows, shape, *_: encoding.codes_from_bytes(body, n_rows, shape),
@@ -143,7 +149,7 @@ def _matrix_questions() -> list[SetUpQuestion]:
     )
     counts = Gathered(
         lambda sent, _: encoding.counts_to_bytes(sent),
-        lambda body, n_rows, *_: encoding.counts_from_bytes(body, n_rows),
+        decode_counts,
         lambda n_rows, _: 8 * n_rows,
     )
     return [
@@ -210,12 +216,12 @@ def numbers(
     return values.reshape(-1, *shape[1:]).astype(np.float64)
 
 
-def check_values(values: FloatArray) -> None:
+def check_values(values: FloatArray, most: float = LARGEST) -> None:
     """Refuse numbers that are not finite, or too large."""
     largest = np.abs(values).max(initial=0.0)
     if not np.isfinite(largest):  # also if one is NaN
         raise Refused("not finite")
-    if largest > _LARGEST:
+    if largest > most:
         raise Refused(f"too large: {largest:.3g}")
 
 

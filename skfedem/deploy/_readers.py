@@ -47,8 +47,8 @@ from ._weights import N_FACTS, agree_on_weights, are_possible, facts_of_weights,
 # Columns of a long table of counts.
 SITE, TIME, COUNT = "site", "time", "count"
 
-# Largest number of rows of a subject: all clients make room for as many.
-_MOST = 1e5
+# Largest number of rows of a subject: all clients make room for as many, if one has them.
+_MOST = 1000
 
 
 def _reader_of_rows(kind: Any, *, allow_nan: bool = False, weighted: bool = False) -> Reader:
@@ -203,6 +203,8 @@ def _read_subjects(plan: dict[str, Any], data: OwnData) -> OwnTable:
     facts = np.array([own.n_places, own.n_observations, own.n_missing], dtype=np.float64)
 
     def federation(told: dict[str, Any]) -> Federation:
+        if told["n_places"] > _MOST:
+            raise Refused("too large: number of rows of a subject")
         own = read_subjects([data.X], None, design, told["n_places"])
         return federation_of(own, estimator.client_weights)
 

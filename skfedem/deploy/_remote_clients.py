@@ -30,7 +30,14 @@ from ..solvers.base import Broadcast, NoStates, Problem, Solver, Task
 from ..solvers.messages import AggregatedMessages, Message, stacked
 from ._broadcasts import told_of
 from ._messages import Refused
-from ._questions import ROUND, check_values, message_from_bytes, numbers
+from ._questions import (
+    LARGEST,
+    LARGEST_UPDATE,
+    ROUND,
+    check_values,
+    message_from_bytes,
+    numbers,
+)
 from ._readers import reader_of
 from ._remote_set_up import Answers, Question, RemoteSetUp
 from ._tables import (
@@ -230,7 +237,7 @@ class RemoteClients(RemoteSetUp):
         is_update = isinstance(message.quantized, tuple)
         for part in message.quantized if is_update else (message.quantized,):
             if part is not None and part.dtype.kind == "f":
-                check_values(part)
+                check_values(part, LARGEST_UPDATE if is_update else LARGEST)
         return message
 
     def _agreed(self) -> tuple[Solver, Task]:

@@ -72,9 +72,12 @@ def columns_from_bytes(body: bytes) -> tuple[int, list[str] | int, list[str]]:
     if names.count(_BETWEEN) != n_columns - 1:
         raise Refused("length: expected as many names as columns")
     try:
-        return n_rows, names.decode().split(_BETWEEN.decode()), given
+        columns = names.decode().split(_BETWEEN.decode())
     except UnicodeDecodeError as error:
         raise Refused("damaged: names of columns") from error
+    if not all(columns) or len({*columns}) < n_columns:
+        raise Refused("damaged: names of columns")
+    return n_rows, columns, given
 
 
 def labels_to_bytes(labels: list[Any]) -> bytes:

@@ -1,5 +1,7 @@
 """A deployed population model is that of the simulation, bit for bit."""
 
+import sys
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -90,7 +92,43 @@ def test_functions_that_close_over_other_numbers_differ():
     assert described(scaled(one)) != described(scaled(other))
 
 
-@pytest.mark.parametrize("facts", [[3e9, 4e9, 0], [5, 4, 0], [2.5, 40, 0], [5, -40, 100]])
+PLACE = 1
+SCALES = {"dose": [1000.0, np.arange(2000.0)]}
+
+
+def half(values):
+    return values / 2 if len(values) else whole(values)
+
+
+def whole(values):
+    return half(values) * 2
+
+
+def scaled_dose(parameters, regressors):
+    doses = [SCALES["dose"][0] * own for own in half(regressors["dose"])]
+    return sum(own[PLACE] for own in doses)
+
+
+def test_functions_that_use_other_globals_differ(monkeypatch):
+    module, seen = sys.modules[__name__], {described(scaled_dose)["digest"]}
+    for name, value in {
+        "PLACE": 2,
+        "SCALES": {"dose": [1000.0, np.append(np.arange(1999.0), 0.0)]},
+        "half": lambda values: values / 3,
+        "whole": lambda values: values,  # which half uses
+    }.items():
+        with monkeypatch.context() as changed:
+            changed.setattr(module, name, value)
+            seen.add(described(scaled_dose)["digest"])
+    assert len(seen) == 5
+    with monkeypatch.context() as changed:
+        changed.setattr(module, "DATA", None)  # which it does not use
+        assert described(scaled_dose)["digest"] in seen
+
+
+@pytest.mark.parametrize(
+    "facts", [[3e9, 4e9, 0], [1001, 2000, 0], [5, 4, 0], [2.5, 40, 0], [5, -40, 100]]
+)
 def test_facts_that_no_table_has_are_not_used(facts, tmp_path):
     # All clients make room for the largest number of rows of a subject.
     population = FederatedNonlinearMixedEffects(one_compartment_oral, START, max_iter=1)

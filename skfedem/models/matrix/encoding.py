@@ -9,6 +9,8 @@ from ..._typing import FloatArray, IntArray
 
 # Larger numbers, and efforts, are sent as doubles.
 _MOST = 2.0**49
+# Number of codes that are read at once: they fill whole bytes.
+_BLOCK = 256
 
 
 def bits_of_codes(lengths: IntArray, shape: tuple[int, int]) -> int:
@@ -33,14 +35,21 @@ def codes_from_bytes(data: bytes, n_codes: int, shape: tuple[int, int]) -> IntAr
     length = _code_length(shape)
     if len(data) != -(-n_codes * length // 8):
         raise ValueError("length")
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    if bits[n_codes * length :].any():
-        raise ValueError("codes of cells")
-    own = bits[: n_codes * length].reshape(n_codes, length).astype(np.int64)
-    codes: IntArray = own @ (1 << np.arange(length, dtype=np.int64))
-    if (np.diff(codes) < 0).any() or (n_codes and codes[-1] >= shape[0] * shape[1]):
-        raise ValueError("codes of cells")
-    return codes
+    # In blocks, as bits and places take more memory than the message.
+    packed, blocks, last = np.frombuffer(data, np.uint8), [np.empty(0, np.int64)], 0
+    for start in range(0, n_codes, _BLOCK):
+        n_block = min(_BLOCK, n_codes - start)
+        own = packed[start * length // 8 : -(-(start + n_block) * length // 8)]
+        bits = np.unpackbits(own, bitorder="little")
+        codes = np.zeros((n_block, 64), np.uint8)
+        codes[:, :length] = bits[: n_block * length].reshape(n_block, length)
+        block = np.packbits(codes, axis=1, bitorder="little").view("<i8")[:, 0].astype(np.int64)
+        is_sorted = last <= block[0] and (np.diff(block) >= 0).all()
+        last = block[-1]
+        if not is_sorted or last >= shape[0] * shape[1] or bits[n_block * length :].any():
+            raise ValueError("codes of cells")
+        blocks.append(block)
+    return np.concatenate(blocks)
 
 
 def bits_of_counts(counts: FloatArray, lengths: IntArray) -> int:
@@ -72,10 +81,14 @@ def counts_to_bytes(counts: FloatArray) -> bytes:
 
 def counts_from_bytes(data: bytes, n_counts: int) -> FloatArray:
     """Inverse of ``counts_to_bytes``; ValueError if they are not positive numbers."""
-    digits = np.frombuffer(data, np.uint8).astype(np.int64)
-    ends = np.flatnonzero(digits >= 128) + 1
-    n_bytes = np.diff(ends, prepend=0)
-    if len(ends) == n_counts and len(data) == (ends[-1] if n_counts else 0) and n_bytes.max() <= 7:
+    packed = np.frombuffer(data, np.uint8)
+    if np.count_nonzero(packed >= 128) == n_counts and (not n_counts or packed[-1] >= 128):
+        if (packed == 128).any():  # a highest digit of 0
+            raise ValueError("numbers of observations")
+        digits, ends = packed.astype(np.int64), np.flatnonzero(packed >= 128) + 1
+        n_bytes = np.diff(ends, prepend=0)
+        if n_bytes.max(initial=0) > 7:
+            raise ValueError("numbers of observations")
         places = np.arange(len(data)) - np.repeat(ends - n_bytes, n_bytes)
         counts = np.add.reduceat((digits & 127) << 7 * places, ends - n_bytes).astype(np.float64)
     elif len(data) == 8 * n_counts:
