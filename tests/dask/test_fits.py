@@ -91,7 +91,7 @@ def test_no_row_comes_to_the_scheduler_or_to_this_process(cluster, tables, folde
 
 @pytest.mark.filterwarnings("ignore:Not converged")
 def test_the_dashboard_shows_what_is_done(cluster, federation):
-    mixture(max_iter=2, **NOISY).fit(federation)
+    mixture(max_iter=5, **NOISY).fit(federation)
     shown = set(cluster.cluster.scheduler.task_prefixes)
     wanted = {"read-rows", "fedem-round", "evaluation", "mean_of_rows", "snapshot"}
     assert wanted <= shown
