@@ -23,6 +23,10 @@ from ..models.matrix.families import Family
 from .row_sums import hangs
 from .totals import Totals, warn_of_shares
 
+# Standard deviation of client effects beyond which they have hardly any prior, and counts of other
+# clients would overflow.
+_LARGEST_DEVIATION = 5.0
+
 Unit = Literal["parametric", "rows", "clients"]
 """What is drawn: observations from the fit, or rows, or clients, with replacement."""
 
@@ -123,8 +127,9 @@ def _replicate(
     if unit == "parametric":
         effort, family = np.exp(lines.log_effort), imputer._family()
         own_means = means[lines.rows, lines.columns]
-        if lines.effects.any():
-            own_means = family.mean(family.link(own_means) + lines.effects)
+        if imputer.client_effects_ is not None:
+            effects = _drawn_effects(imputer, lines, generator)
+            own_means = family.mean(family.link(own_means) + effects)
         values = draw(family, own_means * effort, dispersion, generator, effort)
         lines, weights = lines._replace(values=values), np.ones(shape[0])
     else:
@@ -144,6 +149,19 @@ def _replicate(
         lines = lines._replace(effects=replica.client_effects_[numbers])
     filled = _filled(imputer, fitted, lines)
     return Replicate(fitted, filled, weights, replica.converged_, generator)
+
+
+def _drawn_effects(imputer: Any, lines: Lines, generator: np.random.Generator) -> FloatArray:
+    """Effects of other clients from the same distribution.
+
+    With those of the fit, errors would lack the differences of clients. Nearly free effects absorb
+    these, and are kept.
+    """
+    deviation = 1 / np.sqrt(imputer.client_effects_penalty_)
+    if deviation > _LARGEST_DEVIATION and imputer._fitted_family != "gaussian":
+        return lines.effects
+    effects: FloatArray = generator.normal(0.0, deviation, int(lines.owners.max()) + 1)
+    return effects[lines.owners]
 
 
 def _filled(imputer: Any, means: FloatArray, lines: Lines) -> FloatArray:

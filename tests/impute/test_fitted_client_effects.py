@@ -129,19 +129,29 @@ def test_covariates_and_offsets_beside_effects():
     assert other.group_effects_.shape == (2, L)
 
 
-@pytest.mark.slow
 def test_a_client_drawn_twice_is_two_clients():
     """Of equally many visits by observers whose effects differ, errors are those of their mean."""
     rng = np.random.default_rng(0)
     effects = rng.normal(0, 3, 40)
     X = list(effects[:, None, None] + rng.normal(size=(40, 2, 3)))
     imputer = FederatedMatrixImputer(0, client_effects_penalty=0.1).fit(X)
-    totals = imputer.totals(X, errors="clients", n_draws=200, random_state=0)
+    totals = imputer.totals(X, errors="clients", n_draws=120, random_state=0)
     # An observer who counts once, however often it was drawn, makes it a third smaller.
     assert 0.9 < np.diag(totals.model_covariance).mean() / (4 * effects.var() / 40) < 1.35
 
 
-def test_drawn_observations_are_those_of_the_clients():
+def test_drawn_observations_are_those_of_other_clients():
+    """Errors include the differences of the observers, of whom each visits all cells."""
+    rng = np.random.default_rng(0)
+    X = list(rng.normal(0, 3, (30, 1, 1)) + rng.normal(size=(30, 2, 3)))
+    imputer = FederatedMatrixImputer(0, client_effects_penalty=0.1).fit(X)
+    totals = imputer.totals(X, errors="parametric", n_draws=50, random_state=0)
+    # The variance of a mean over 30 observers and 2 rows; it is known to a fifth.
+    want = 4 * (1 / 0.1 / 30 + imputer.dispersion_ / 60)
+    assert 0.6 < np.diag(totals.model_covariance).mean() / want < 1.5
+
+
+def test_drawn_observations_are_those_of_the_clients_without_a_prior():
     """The error of the mean observer's level is that of the observers' own sums."""
     rng = np.random.default_rng(0)
     X = list(rng.poisson(10 * np.exp([[[3.0]], [[-3.0]]]), (2, 20, 20)).astype(float))
