@@ -121,14 +121,17 @@ def test_the_reply_of_a_node_that_was_away_meanwhile_is_not_its_name(tmp_path):
         return answer(data)
 
     grid.nodes[2] = leaves
-    look = grid.get_node_ids
+    look, pull = grid.get_node_ids, grid.pull_messages
 
-    def comes_back():
+    def look_and_come_back():
         online = look()
-        if len(online) == 2 and not grid.answers:
-            grid.away.clear()
+        grid.away.clear()
         return online
 
-    grid.get_node_ids = comes_back
+    def pull_later(numbers):
+        """Replies to what was sent before the last look."""
+        return [] if grid.away else pull(numbers)
+
+    grid.get_node_ids, grid.pull_messages = look_and_come_back, pull_later
     assert_array_equal(means_of_fit(grid, tmp_path), MIXTURE.fit(tables_of()).means_)
     assert [node for node, data, _ in grid.sent if not data].count(2) > 1
