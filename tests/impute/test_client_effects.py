@@ -83,6 +83,24 @@ def test_a_huge_penalty_is_a_fit_without_effects(family):
     assert without.client_effects_ is None and without.client_effects_penalty_ is None
 
 
+def test_without_a_penalty_the_mean_effect_is_0():
+    rng = np.random.default_rng(0)
+    tables = [rng.integers(1, 9, (3, 3)) % (20, 9, 99) for _ in range(400)]
+    for effects in ("both", "rows"):
+        imputer = FederatedMatrixImputer(
+            0, family="poisson", effects=effects, effects_penalty=1.0, client_effects_penalty=0
+        )
+        assert abs(imputer.fit(tables, shape=(20, 9)).client_effects_.mean()) < 1e-12
+
+
+@every_family
+def test_equal_observers_have_the_largest_penalty(family):
+    one = triplets(family)[0]
+    imputer = exact(family, client_effects_penalty="auto").fit([one] * 5, shape=SHAPE)
+    assert imputer.client_effects_penalty_ == pytest.approx(1e6)
+    assert_allclose(imputer.client_effects_, 0, atol=1e-5)
+
+
 def test_an_observer_without_any_bird_has_a_finite_effect():
     for penalty in (0, 1e-3, "auto"):
         imputer = exact(client_effects_penalty=penalty).fit(triplets(), shape=SHAPE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from ..._parameters import is_auto
 from .covariates import CovariateData
@@ -20,20 +21,20 @@ from .pooled import LEAST_PENALTY, Pooled
 
 
 class Search(NamedTuple):
-    """Settings of Schall's algorithm.
+    """Settings of the search for the penalty, which begins at 1.
 
     Attributes
     ----------
     tolerance : float
-        It stops when the penalty changes by a smaller share.
-    max_iter : int
-    smallest, largest : float
-        Range of the penalty.
+        Of its logarithm.
+    factor : float
+        Between the penalties that are tried until one is too large, or too small.
+    largest : float
+        Largest penalty, and inverse of the smallest.
     """
 
     tolerance: float = 1e-6
-    max_iter: int = 200
-    smallest: float = 1e-6
+    factor: float = 10.0
     largest: float = 1e6
 
 
@@ -68,20 +69,30 @@ def _with_estimated_penalty(pooled: Pooled, covariates: CovariateData) -> Covari
     """The penalty whose inverse is the variance of the effects, around effects alone.
 
     A fit with the penalty τ has ``d = n - τ tr C`` effective numbers of client effects, with their
-    block C of the inverse Hessian, and the next τ is ``d / Σ u_i²``.
+    block C of the inverse Hessian; the estimate is where ``τ = d / Σ u_i²``. Repeated, this step
+    converges slowly where clients hardly differ, so that a root is looked for in log τ.
     """
-    n_clients, penalty = covariates.known.n_clients, 1.0
+    n_clients = covariates.known.n_clients
     no_low_rank, effects = np.zeros(len(pooled.support.counts)), intercept_only(pooled).effects
-    for _ in range(_SEARCH.max_iter):
-        covariates = _with_penalty(covariates, penalty)
-        pooled = pooled._replace(covariates=covariates)
-        effects, theta, _ = fit_effects(pooled, no_low_rank, effects)
+
+    def log_step(log_penalty: float) -> float:
+        nonlocal effects
+        penalty = float(np.exp(log_penalty))
+        own = _with_penalty(covariates, penalty)
+        given = pooled._replace(covariates=own)
+        effects, theta, _ = fit_effects(given, no_low_rank, effects)
         weights = pooled.support.counts * pooled.family.variance(theta)
-        degrees = n_clients - penalty * trace_of_clients(pooled, covariates, weights)
+        degrees = n_clients - penalty * trace_of_clients(given, own, weights)
         squares = float(effects.coefficients[-n_clients:] @ effects.coefficients[-n_clients:])
-        after = degrees / max(squares, np.finfo(float).tiny)
-        after = float(np.clip(after, _SEARCH.smallest, _SEARCH.largest))
-        if abs(after - penalty) <= _SEARCH.tolerance * penalty:
-            break
-        penalty = after
-    return _with_penalty(covariates, penalty)
+        tiny = np.finfo(float).tiny
+        return float(np.log(max(degrees, tiny) / max(squares, tiny))) - log_penalty
+
+    before, after = 0.0, 0.0
+    direction = np.sign(log_step(0.0))
+    while direction * log_step(after) > 0:
+        if abs(after) >= np.log(_SEARCH.largest):
+            return _with_penalty(covariates, float(np.exp(after)))
+        before, after = after, after + direction * np.log(_SEARCH.factor)
+    if before != after:
+        after = brentq(log_step, before, after, xtol=_SEARCH.tolerance)
+    return _with_penalty(covariates, float(np.exp(after)))

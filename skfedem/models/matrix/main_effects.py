@@ -16,7 +16,7 @@ from ..._typing import FloatArray
 from .column_equations import solve_for_columns
 from .families import safe_share
 from .joint_equations import joint_direction
-from .pooled import LEAST_PENALTY, Margins, Pooled, Support
+from .pooled import LEAST_PENALTY, Margins, Pooled
 from .theta import Effects, Theta, zero_low_rank
 
 # Relative rounding of the objective's terms.
@@ -81,7 +81,6 @@ def fit_effects(
     Returns the effects, θ in the observed cells, and the Cholesky factor for the next call, which
     speeds it up. ``low_rank_values`` is the low-rank part in the observed cells.
     """
-    support = pooled.support
     if pooled.effects == "none":
         return start, low_rank_values, None  # which are θ
     current = _effects_iterate(pooled, low_rank_values, start)
@@ -98,7 +97,7 @@ def fit_effects(
             break
         if decrease <= _ROUNDING * (current.loss + size):
             # Rounding hides the gain, but the slopes are accurate, and matter for the penalties.
-            whole = _centred(support, current.effects, direction, 1.0)
+            whole = _centred(pooled, current.effects, direction, 1.0)
             current = _effects_iterate(pooled, low_rank_values, whole)
             break
         step = _line_search(pooled, low_rank_values, current, direction, decrease)
@@ -177,7 +176,7 @@ def _line_search(
     """
     length = 1.0
     for _ in range(_NEWTON.max_halvings):
-        effects = _centred(pooled.support, current.effects, direction, length)
+        effects = _centred(pooled, current.effects, direction, length)
         trial = _effects_iterate(pooled, low_rank_values, effects)
         if trial.objective <= current.objective - _NEWTON.sufficient_decrease * length * decrease:
             return trial, length
@@ -240,15 +239,21 @@ def _newton_direction(
     return Effects(intercept, (rows - matrix @ solution) / row_curvature, solution), factor
 
 
-def _centred(support: Support, effects: Effects, direction: Effects, length: float) -> Effects:
-    """Effects after a step, centred over observed rows and columns without changing θ."""
+def _centred(pooled: Pooled, effects: Effects, direction: Effects, length: float) -> Effects:
+    """Effects after a step, centred over observed rows and columns, and clients; θ is the same."""
     rows = effects.rows + length * direction.rows
     columns = effects.columns + length * direction.columns
-    observed_rows, observed_columns = support.is_observed
+    coefficients = effects.coefficients + length * direction.coefficients
+    observed_rows, observed_columns = pooled.support.is_observed
     row_mean, column_mean = rows[observed_rows].mean(), columns[observed_columns].mean()
+    client_mean = 0.0
+    if pooled.covariates is not None and pooled.covariates.known.n_clients:
+        of_clients = coefficients[-pooled.covariates.known.n_clients :]
+        client_mean = of_clients.mean()
+        of_clients -= client_mean
     return Effects(
-        effects.intercept + length * direction.intercept + row_mean + column_mean,
+        effects.intercept + length * direction.intercept + row_mean + column_mean + client_mean,
         np.where(observed_rows, rows - row_mean, 0.0),
         np.where(observed_columns, columns - column_mean, 0.0),
-        effects.coefficients + length * direction.coefficients,
+        coefficients,
     )
