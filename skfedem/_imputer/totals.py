@@ -187,14 +187,14 @@ class Totals:
 
 
 def times_of(labels: Any) -> FloatArray:
-    """Times of columns: in years for dates and periods, numbers as they are, else positions."""
+    """Times of columns: in years for dates, different numbers as they are, else positions."""
     if hasattr(labels, "to_timestamp"):
         labels = labels.to_timestamp()
     array = as_dates(np.asarray(labels))
     if array.dtype.kind == "M":
         days = array.astype("datetime64[D]").astype(np.float64)
         return days / _DAYS_OF_A_YEAR
-    if array.dtype.kind in "iuf" and (np.diff(array) > 0).all():
+    if array.dtype.kind in "iuf" and len(np.unique(array)) == len(array):
         return array.astype(np.float64)
     return np.arange(len(array), dtype=np.float64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -82,7 +83,7 @@ class MatrixWithErrors(MatrixImputation):
         serial_correlation : bool, default=True
             Whether cells of a row are correlated in the estimating equations.
         n_draws : int, default=100
-            Number of fits to drawn data.
+            Number of fits to drawn data, at least 2.
         random_state : int, RandomState instance or None, default=None
             Seed of the draws.
         n_jobs : int, default=None
@@ -149,6 +150,7 @@ class MatrixWithErrors(MatrixImputation):
                 **solver,
             )
         else:
+            check_number("n_draws", n_draws, kind=Integral, low=2)
             dispersion = self.dispersion_ if overdispersion else 1.0
             dispersion = domain_of_dispersion(self._fitted_family, dispersion)
             fits = self._replicates(data, errors, dispersion, n_draws, random_state, n_jobs)

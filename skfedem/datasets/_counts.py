@@ -15,6 +15,7 @@ from .._optional import check_installed
 from .._parameters import check_choice
 from .._typing import BoolArray, IntArray, Table
 
+_DIGITS = re.compile(r"(\d+)")
 # Text that begins with a day, or a month, and another number.
 _DAY_FIRST = re.compile(r"\s*\d{1,2}[^\w\s]\s*\d{1,2}[^\w\s]\s*\d")
 
@@ -160,19 +161,27 @@ def _numbered(columns: Columns, name: str, is_known: BoolArray) -> tuple[NDArray
 
 
 def _check_times(times: NDArray[Any], name: str, freq: str | None) -> None:
-    """Raise for text that is not in the order of time, or dates of which it is not known."""
-    for time in filter(lambda own: isinstance(own, str), times):
+    """Raise for dates whose order is not known, and without ``freq`` for text in another order."""
+    text = sorted({own for own in times if isinstance(own, str)})
+    for time in text:
         if _DAY_FIRST.match(time):
             raise ValueError(
                 f"Expected dates with the year first in column {name!r}, such as 2024-05-31, got "
                 f"{time!r}, in which day and month may be confused. Convert the column by "
                 "pandas.to_datetime(..., dayfirst=True), or False."
             )
-        if freq is None and time.isdigit() and len(time) != 4:
-            raise ValueError(
-                f"Expected numbers as times in column {name!r}, got text, {time!r}: text would be "
-                "sorted by its first digits. Convert the column by astype(int)."
-            )
+    if freq is not None or not any(_DIGITS.search(own) for own in text):
+        return
+    if not all(re.match(r"\d{4}", own) for own in text) or sorted(text, key=_as_read) != text:
+        raise ValueError(
+            f"Expected times in column {name!r} whose text is in the order of time, such as "
+            f"2024-05, got {text[0]!r}. Give freq=, or numbers."
+        )
+
+
+def _as_read(text: str) -> list[Any]:
+    """Key by which numbers in text are in their order."""
+    return [int(own) if own.isdigit() else own for own in _DIGITS.split(text)]
 
 
 def _periods(times: NDArray[Any], name: str, freq: str) -> tuple[Any, IntArray]:

@@ -136,8 +136,22 @@ def test_dates_whose_day_and_month_may_be_confused_are_errors():
         assert len(read_counts(notes, **NAMES, freq="M").times) == 2
 
 
-def test_numbers_as_text_are_not_sorted_by_their_first_digits():
-    with pytest.raises(ValueError, match="numbers as times in column 'month', got text, '1'"):
-        read_counts({**NOTES, "month": ["1", "2", "10", "1", "2"]}, **NAMES)
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["1", "2", "10", "1", "2"],
+        ["2024-1", "2024-2", "2024-10", "2024-1", "2024-1"],
+        ["Jan 2024", "Feb 2024", "Mar 2024", "Jan 2024", "Jan 2024"],
+        ["1/2024", "2/2024", "1/2024", "1/2024", "1/2024"],
+    ],
+)
+def test_text_that_is_not_in_the_order_of_time_needs_a_period(times):
+    with pytest.raises(ValueError, match="'month' whose text is in the order of time.*Give freq="):
+        read_counts({**NOTES, "month": times}, **NAMES)
+
+
+def test_text_in_the_order_of_time_needs_no_period():
+    for times in (["2020Q2", "2020Q1"], ["2020-10", "2020-02"], ["summer", "spring"]):
+        assert len(read_counts({**NOTES, "month": [*times, *times, times[0]]}, **NAMES).times) == 2
     years = read_counts({**NOTES, "month": ["2021", "2020", "2021", "2020", "2020"]}, **NAMES)
     assert years.times.tolist() == ["2020", "2021"]

@@ -136,5 +136,7 @@ def test_bad_parameters():
         imputer.totals(VALUES, errors="rows", n_draws=0)
     with pytest.raises(ValueError, match="errors .*'parametric'.* got 'equations'"):
         imputer.impute(VALUES, errors="equations")
+    with pytest.raises(ValueError, match="n_draws .*2.*got 1"):
+        imputer.totals(VALUES, errors="parametric", n_draws=1)
     with pytest.raises(ValueError, match="data of the fit"):
         imputer.impute(VALUES[1:])

@@ -275,6 +275,16 @@ def test_months_may_be_text():
     assert_allclose(dates.slope, 12 * monthly.slope, rtol=0.02)  # months differ in length
 
 
+def test_columns_in_another_order_have_the_same_trend():
+    values = simulated()
+    years = np.array([1990, 1991, 1993, 1996, 2000, 2001, 2002])
+    frame = pd.DataFrame(values, columns=years)
+    imputer = FederatedMatrixImputer(**EFFECTS).fit(frame)
+    for order in ([6, 5, 4, 3, 2, 1, 0], [0, 2, 1, 3, 4, 6, 5]):
+        trend = imputer.totals(frame, columns=order).trend()
+        assert_allclose(trend[:2], imputer.totals(frame).trend()[:2])
+
+
 def test_labels_of_groups_are_those_of_the_rows():
     values = pd.DataFrame(simulated(), index=[f"site{k}" for k in range(len(simulated()))])
     imputer = FederatedMatrixImputer(**EFFECTS).fit(values)
