@@ -22,7 +22,7 @@ from ._messages import NEVER, Refused
 from ._questions import SET_UP, message_to_bytes
 from ._reader import OwnData, OwnTable
 from ._readers import reader_of
-from ._tables import check_columns, columns_to_bytes, labels_to_bytes
+from ._tables import check_columns, check_given, columns_to_bytes, labels_to_bytes
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,10 @@ class LocalAnswers:
     def again(self, held: Held, told: dict[str, Any]) -> Held:
         """State of a client that starts afresh while others go on."""
         _, held = self._agree(held, told["plan"])
+        check_given(told["given"], self.data.given)
+        n_rows = self.table(told["plan"]).n_rows
+        if n_rows != told["n_rows"]:
+            raise Refused(f"table: expected {told['n_rows']} rows, as before, got {n_rows}")
         held = held._replace(agreed=told["agreed"])
         return held if told["task"] is None else self._join(held, told)
 

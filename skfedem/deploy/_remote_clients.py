@@ -126,11 +126,13 @@ class RemoteClients(RemoteSetUp):
         assert self.columns is not None
         return _Deployed(self, self.columns, self._data)
 
-    def again(self) -> dict[str, Any]:
-        """What a client has to know that starts afresh."""
+    def again(self, client: int) -> dict[str, Any]:
+        """What a client has to know that starts afresh, and what is known of its table."""
         solver = None if self.solver is None else self.solver.name
         return {
-            "plan": self.plan,
+            "plan": {**self.plan, "features": self.columns},
+            "given": self.given,
+            "n_rows": int(self.sizes.lengths[client]),
             "agreed": self._agreed_on,
             "start": self._start,
             "solver": solver,

@@ -194,7 +194,11 @@ class Server:
 
     def _asked_of(self, client: int) -> bytes:
         """Question as a client is asked, who may have lost its state."""
-        return self._question_again if client in self._lost else self._question.body
+        if client not in self._lost:
+            return self._question.body
+        clients = getattr(self, "_clients", None)  # none before all have agreed
+        again = None if clients is None else clients.again(client)
+        return to_bytes({**from_bytes(self._question.body), "again": again})
 
     def _accepted_of(self, client: int) -> int:
         """Mark of the last reply of a client that was used, unless its state is lost."""
@@ -345,17 +349,9 @@ class Server:
                 self._told = b"" if asked.error is not None else to_bytes(told_of(asked.value))
                 return
             self._question: Question = asked
-            self._question_again = to_bytes(
-                {**from_bytes(asked.body), "again": self._clients_again()}
-            )
             if record is not None:
                 self._replay(from_bytes(record))
                 asked = self._next_question()
-
-    def _clients_again(self) -> dict[str, Any] | None:
-        """What a client has to know that starts afresh, once there are clients."""
-        clients = getattr(self, "_clients", None)
-        return None if clients is None else clients.again()
 
     def _replay(self, record: dict[str, Any]) -> None:
         """Take the replies of a phase from the journal."""

@@ -300,3 +300,35 @@ def test_a_restarted_client_needs_the_table_of_the_fit(name, tmp_path):
     assert "table: it is not the one with which the fit began" in verdict.reason
     deployment.clients["b"] = deployment.client("b")
     assert_same_fit(deployment.run().end(), case.simulated())
+
+
+@pytest.mark.parametrize(
+    ("columns", "n_rows", "weighted", "reason"),
+    [
+        (["v", "u"], 18, True, "columns: expected 'u' as column 0, got 'v'"),
+        (["u", "v"], 18, False, "sample_weight: expected one (--sample-weight), as other clients"),
+        (["u", "v"], 17, True, "table: expected 18 rows, as before, got 17"),
+    ],
+)
+def test_a_client_that_starts_afresh_needs_a_table_as_before(
+    columns, n_rows, weighted, reason, tmp_path
+):
+    pd = pytest.importorskip("pandas")
+    tables = [pd.DataFrame(rows, columns=["u", "v"]) for rows in tables_of()]
+    weights = [1.0 + np.arange(len(own)) % 3 for own in tables]
+    own = {"sample_weight": weights}
+    deployment = Deployment(mixture_of(participation=0.9), tables, tmp_path, own=own)
+    server = deployment.until("round").server
+    while server.question != "round" or "b" not in server.waiting:
+        deployment.run(1)
+    given = {"sample_weight": weights[1][:n_rows]} if weighted else {}
+    other = Client("b", tables[1][columns][:n_rows], tmp_path / "new", seed=0, **given)
+    assert server.receive("b", other.answer(server.request("b"))).reason.startswith("lost")
+    verdict = server.receive("b", other.answer(server.request("b")))
+    assert verdict.reason.startswith(f"refused by the client: {reason}")
+    deployment.tables["b"] = tables[1]
+    (tmp_path / "b" / "client").unlink()
+    deployment.clients["b"] = deployment.client("b")
+    assert server.receive("b", deployment.clients["b"].answer(server.request("b"))).used
+    deployment.run().end()
+    assert sum(each["n_reset"] for each in server.history_) == 1
