@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._data.frame_labels import sizes_of_shape
-from .._federation import ClientRows, Federation, fingerprint
+from .._federation import ClientRows, Federation
 from ..clients.group import client_half, encoded
 from ..solvers._from_parameters import SOLVERS
 from ..solvers.base import Broadcast, ClientGroup, Solver, Task
@@ -88,7 +88,7 @@ class Held(NamedTuple):
     states : tuple
         What else the solver keeps.
     rows : str
-        Digest of the rows with which the fit began.
+        Digest of the table that was described to the server.
     """
 
     mark: int = NEVER
@@ -162,14 +162,13 @@ class LocalAnswers:
         check_columns(plan["features"], table.columns)
         facts = table.facts.astype("<f8").tobytes()
         columns = columns_to_bytes(table.n_rows, table.columns, self.data.given)
-        return facts + columns, held._replace(plan=plan)
+        return facts + columns, held._replace(plan=plan, rows=table.digest)
 
     def _labels(self, held: Held) -> bytes:
         """Labels of the classes in the table, of an estimator that has classes."""
-        assert held.plan is not None  # a plan was agreed on
-        classes = self.table(held.plan).classes
+        classes = self._own(held).classes
         if classes is None:
-            raise Refused(f"question: {held.plan['estimator']} does not ask this")
+            raise Refused("question: the estimator of the plan does not ask this")
         return labels_to_bytes(classes)
 
     def table(self, plan: dict[str, Any]) -> OwnTable:
@@ -182,6 +181,14 @@ class LocalAnswers:
             own = reader.read(with_function(plan, self.model), self.data)
             self._read, self._federation = (plan, own), None
         return self._read[1]
+
+    def _own(self, held: Held) -> OwnTable:
+        """Table of this client, if it is the one that was described to the server."""
+        assert held.plan is not None  # a plan was agreed on
+        table = self.table(held.plan)
+        if table.digest != held.rows:
+            raise Refused("table: it is not the one with which the fit began")
+        return table
 
     def _set_up(self, question: dict[str, Any], held: Held) -> bytes:
         """Message before the first round."""
@@ -198,7 +205,7 @@ class LocalAnswers:
             if known.init == "kmeans":
                 arguments["seed"] %= 2**32  # the largest that scikit-learn accepts
         assert held.plan is not None  # a plan was agreed on
-        complete = self.table(held.plan).complete
+        complete = self._own(held).complete
         arguments = {name: complete(own) for name, own in arguments.items()}
         sent = known.message(self._rows(held), **arguments)
         if known.gathered:
@@ -216,8 +223,7 @@ class LocalAnswers:
         vectors = task.model.vectors(federation)
         controls = vectors.zeros() if task.has_controls else np.empty(0)
         states = tuple(solver.init(task, federation))
-        rows = fingerprint(federation, 0, 1)
-        return held._replace(controls=controls, states=states, rows=rows)
+        return held._replace(controls=controls, states=states)
 
     def again(self, held: Held, told: dict[str, Any]) -> Held:
         """State of a client that starts afresh while others go on."""
@@ -258,15 +264,14 @@ class LocalAnswers:
 
     def _heard(self, held: Held, task: Task, parameters: Any, reference: Any) -> tuple[Any, Any]:
         """Parameters and reference, from what the server tells of them."""
-        assert held.plan is not None  # a task was agreed on
         parameters, reference = heard_of(task.model, parameters, reference)
-        return self.table(held.plan).complete(parameters), reference
+        return self._own(held).complete(parameters), reference
 
     def _joined(self, held: Held) -> tuple[Solver, Task]:
         """Solver and task that were agreed on."""
         if held.task is None or held.plan is None:
             raise Refused("question: no task was agreed on")
-        table = self.table(held.plan)
+        table = self._own(held)
         solver = table.solver or SOLVERS[str(held.solver)]
         if solver.name != held.solver:
             raise Refused(f"question: solver {held.solver!r} is not that of the plan")
@@ -275,11 +280,8 @@ class LocalAnswers:
     def _rows(self, held: Held) -> ClientRows:
         """Rows of this client, and its number among all."""
         assert held.plan is not None  # a plan was agreed on
-        table = self.table(held.plan)
+        table = self._own(held)
         if self._federation is None or self._federation[0] is not held.agreed:
-            own = table.federation(held.agreed)
-            if held.rows and held.rows != fingerprint(own, 0, 1):
-                raise Refused("table: it is not the one with which the fit began")
-            self._federation = held.agreed, own
+            self._federation = held.agreed, table.federation(held.agreed)
         number = held.plan["roster"].index(self.name)
         return ClientRows(self._federation[1], np.array([0]), np.array([number]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .._data.clients import read_clients
 from .._data.tables import is_frame
 from .._data.targets import stacked_targets
-from .._federation import Federation
+from .._federation import Federation, digest_of, fingerprint
 from .._networks.run import Units, in_units, moments_of, units_of
 from .._rows import LabelledRows, precision_of
 from .._typing import FloatArray, IntArray
@@ -86,10 +86,16 @@ def _own_table(kind: Any, plan: dict[str, Any], data: OwnData, *, classes: bool)
     return _OwnTable(federation, estimator.feature_names_in_.tolist(), targets)
 
 
+def _digest(own: _OwnTable, targets: NDArray[Any]) -> str:
+    """Digest of features, targets and weights."""
+    rows = LabelledRows(own.federation.rows, targets)
+    return fingerprint(own.federation._replace(rows=rows), 0, 1)
+
+
 def _read_classes(kind: Any, plan: dict[str, Any], data: OwnData) -> OwnTable:
     """Rows with classes; the facts are those of weights."""
     own = _own_table(kind, plan, data, classes=True)
-    labels = np.unique(own.targets)
+    labels, numbers = np.unique(own.targets, return_inverse=True)
 
     def federation(agreed: dict[str, Any]) -> Federation:
         classes = _classes(agreed)["classes_"]
@@ -103,6 +109,7 @@ def _read_classes(kind: Any, plan: dict[str, Any], data: OwnData) -> OwnTable:
         own.federation.n_samples,
         own.columns,
         facts_of_weights(own.federation),
+        digest_of([_digest(own, numbers), str(labels.tolist())]),
         federation,
         solver=hard_em(ServerOptimizer()),
         classes=labels.tolist(),
@@ -136,6 +143,7 @@ def _read_numbers(kind: Any, plan: dict[str, Any], data: OwnData) -> OwnTable:
         own.federation.n_samples,
         own.columns,
         np.append(facts_of_weights(own.federation), moments_of(own.federation, targets)[0]),
+        _digest(own, targets),
         federation,
         solver=hard_em(ServerOptimizer()),
     )

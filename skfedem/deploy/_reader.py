@@ -41,6 +41,8 @@ class OwnTable(NamedTuple):
         Names of the features, or the number of features without names.
     facts : ndarray of shape (n_facts,)
         What all clients have to agree on depends on these.
+    digest : str
+        Digest of the rows, with all that is given.
     federation : callable
         ``federation(agreed)`` has the rows.
     complete : callable
@@ -54,6 +56,7 @@ class OwnTable(NamedTuple):
     n_rows: int
     columns: list[str] | int
     facts: FloatArray
+    digest: str
     federation: Callable[[dict[str, Any]], Federation]
     complete: Callable[[Any], Any] = lambda model: model
     solver: Solver | None = None

@@ -18,7 +18,7 @@ from .._data.effort import effort_of
 from .._data.features import set_columns
 from .._data.frame_labels import labels_of_shape, sizes_of_shape
 from .._data.long_tables import column, columns_of, is_long_table, numbers
-from .._federation import Federation, offsets_of, weights_of_clients
+from .._federation import Federation, fingerprint, offsets_of, weights_of_clients
 from .._mixed_effects.design import design_of
 from .._mixed_effects.fit_steps import federation_of
 from .._mixed_effects.records import ClientRecords
@@ -63,8 +63,8 @@ def _reader_of_rows(kind: Any, *, allow_nan: bool = False, weighted: bool = Fals
         names = getattr(estimator, "feature_names_in_", None)
         columns = estimator.n_features_in_ if names is None else names.tolist()
         facts = facts_of_weights(federation) if weighted else np.empty(0)
-        own = partial(in_agreed_unit, federation)
-        return OwnTable(federation.n_samples, columns, facts, own)
+        digest, own = fingerprint(federation, 0, 1), partial(in_agreed_unit, federation)
+        return OwnTable(federation.n_samples, columns, facts, digest, own)
 
     def agree(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
         if weighted:
@@ -96,8 +96,9 @@ def _read_matrix(plan: dict[str, Any], data: OwnData) -> OwnTable:
     def federation(told: dict[str, Any]) -> Federation:
         return cell_federation(_own_cells(plan, data, told["origin"]), client_weights)
 
+    digest = fingerprint(cell_federation(cells, client_weights), 0, 1)
     complete = partial(with_terms, known=known_covariates(plan).design)
-    return OwnTable(len(cells.rows), cells.shape[1], facts, federation, complete)
+    return OwnTable(len(cells.rows), cells.shape[1], facts, digest, federation, complete)
 
 
 def _own_cells(plan: dict[str, Any], data: OwnData, origin: float = 0.0) -> CellData:
@@ -215,7 +216,8 @@ def _read_subjects(plan: dict[str, Any], data: OwnData) -> OwnTable:
 
     names = [design.subject, design.response, *design.regressors, *design.covariates]
     n_subjects = int(own.offsets[-1])
-    return OwnTable(n_subjects, names, facts, federation, complete, solver_of(settings))
+    digest = fingerprint(federation_of(own, estimator.client_weights), 0, 1)
+    return OwnTable(n_subjects, names, facts, digest, federation, complete, solver_of(settings))
 
 
 def _agree_on_subjects(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:

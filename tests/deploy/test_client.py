@@ -332,3 +332,29 @@ def test_a_client_that_starts_afresh_needs_a_table_as_before(
     assert server.receive("b", deployment.clients["b"].answer(server.request("b"))).used
     deployment.run().end()
     assert sum(each["n_reset"] for each in server.history_) == 1
+
+
+@pytest.mark.parametrize("name", ["FedEM", "weights", "network", "imputer", "efforts"])
+def test_a_table_that_was_described_stays(name, tmp_path):
+    case = CASES[name](1)
+    deployment = Deployment(case.estimator, case.tables, tmp_path, own=case.own, **case.server)
+    deployment.run(1)  # only the plan: nothing but a description of the table was sent
+    own = {key: each[1] for key, each in case.own.items()}
+    table = case.tables[1].copy()
+    if case.own:
+        own = {key: each + 1 for key, each in own.items()}
+    elif name == "network":
+        table["label"] = 1 - table["label"]
+    else:
+        table[-1] += 1 if name == "FedEM" else [0, 0, 1]
+    other = Client("b", table, tmp_path / "b", seed=1, policy=ANYTHING, **own)
+    reasons = set()
+    while deployment.server.question != "round" and not reasons:
+        deployment.phase("b")
+        request = deployment.server.request("b")
+        reasons |= {deployment.server.receive("b", other.answer(request)).reason} - {""}
+        deployment.server.close()
+    said = "refused by the client: table: it is not the one with which the fit began"
+    assert reasons == {said}
+    deployment.clients["b"] = deployment.client("b")
+    assert_same_fit(deployment.run().end(), case.simulated())
