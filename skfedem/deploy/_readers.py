@@ -14,7 +14,7 @@ import numpy as np
 
 from .._data.cells import CellData, mean_of_sums, read_cells, unread_cells
 from .._data.clients import read_clients
-from .._data.effort import effort_of
+from .._data.effort import LARGEST_OFFSET, effort_of
 from .._data.features import set_columns
 from .._data.frame_labels import labels_of_shape, sizes_of_shape
 from .._data.long_tables import column, columns_of, is_long_table, numbers
@@ -47,6 +47,8 @@ from ._weights import N_FACTS, agree_on_weights, are_possible, facts_of_weights,
 # Columns of a long table of counts.
 SITE, TIME, COUNT = "site", "time", "count"
 
+# Less than any observation has: the total effort of a client is larger.
+_LEAST_EFFORT = np.exp(-LARGEST_OFFSET) / 2
 # Largest number of rows of a subject: all clients make room for as many, if one has them.
 _MOST = 1000
 
@@ -176,6 +178,11 @@ def _are_whole(facts: FloatArray) -> bool:
     return bool(((facts >= 0) & (facts == np.floor(facts))).all())
 
 
+def _are_of_cells(facts: FloatArray) -> bool:
+    _, n_observations, effort = facts
+    return _are_whole(facts[1:2]) and n_observations >= 1 and bool(effort > _LEAST_EFFORT)
+
+
 def _agree_on_cells(plan: dict[str, Any], lengths: IntArray, facts: FloatArray) -> Agreed:
     """Origin, weights, and what the fit knows of cells before it asks for them."""
     parameters, (sums, n_observations, counts) = plan["parameters"], facts.T
@@ -255,7 +262,7 @@ READERS: Mapping[str, Reader] = {
         _read_matrix,
         _agree_on_cells,
         n_facts=lambda plan: 3,
-        are_possible=lambda facts: _are_whole(facts[1:2]) and facts[2] >= 0,
+        are_possible=_are_of_cells,
         has_shape=True,
         known=_labels,
         personal=_completed_rows,

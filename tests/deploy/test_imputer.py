@@ -9,6 +9,7 @@ from deployed import Deployment
 from skfedem import FederatedGaussianMixture, FederatedMatrixImputer
 from skfedem.datasets import make_site_counts, read_counts
 from skfedem.deploy import Server
+from skfedem.deploy._messages import seal, unseal
 from skfedem.deploy._questions import ROUND
 
 pd = pytest.importorskip("pandas")
@@ -289,3 +290,15 @@ def test_what_is_simulated_only_is_refused_at_once(tmp_path):
 def test_matrices_have_a_shape_and_tables_none(estimator, shape, tmp_path):
     with pytest.raises(TypeError, match="Expected shape to be"):
         Server(estimator, ["a"], tmp_path, shape=shape)
+
+
+@pytest.mark.parametrize("facts", [[1, 0, 1], [1, 1.5, 1], [1, 2, 0], [1, 2, -1], [1, 2, 5e-324]])
+def test_facts_that_no_cells_have_are_not_used(facts, tmp_path):
+    data, imputer = counts_of(), FederatedMatrixImputer(1, family="poisson", random_state=0)
+    own = {"offset": [np.full(len(table), -30.0) for table in data.clients]}
+    deployment = Deployment(imputer, data.clients, tmp_path, shape=data.shape, own=own)
+    reply = unseal(deployment.clients["a"].answer(deployment.server.request("a")))
+    body = np.array(facts, "<f8").tobytes() + reply.body[24:]
+    assert deployment.server.receive("a", seal(reply._replace(body=body))) == (False, "facts")
+    assert deployment.server.receive("a", seal(reply)).used  # the smallest that there are
+    deployment.server.stop()
