@@ -64,9 +64,10 @@ def test_limits_of_positive_numbers_are_positive():
         (pd.period_range("2000-01", "2000-03", freq="M"), [0, 1 / 12, 2 / 12]),
         (np.array([1990, 1992, 1995]), [0, 2, 5]),
         (np.array(["first", "second"]), [0, 1]),
-        (np.array([3, 1, 2]), [0, 1, 2]),
+        (np.array([3, 1, 2]), [3, 1, 2]),
+        (np.array([3, 1, 3]), [0, 1, 2]),
     ],
-    ids=["years", "months", "numbers", "names", "unordered"],
+    ids=["years", "months", "numbers", "names", "unordered", "repeated"],
 )
 def test_times_are_in_years(labels, years):
     assert_allclose(np.diff(times_of(labels)), np.diff(years), atol=0.01)
