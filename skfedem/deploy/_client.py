@@ -21,7 +21,7 @@ from .._serialization import from_bytes, to_bytes
 from .._typing import FilePath, MatricesLike, RowWeights, Table
 from ._functions import with_function
 from ._local_answers import Held, LocalAnswers, Policy
-from ._messages import NEVER, Kind, Message, Refused, digest_of, mark_of, seal, unseal
+from ._messages import NEVER, Kind, Message, Refused, digest_of, mark_of, printable, seal, unseal
 from ._reader import OwnData
 from ._readers import fitted_of, reader_of
 from ._storage import write
@@ -136,10 +136,10 @@ class Client:
         except OSError:  # a full disk is not the server's fault
             raise
         except Refused as reason:
-            self.refusal = str(reason)
+            self.refusal = printable(str(reason))
             reply = self._sealed(asked, Kind.REFUSAL, self.refusal.encode())
         except Exception as error:  # whatever a malformed question, or the table, leads to
-            self.refusal = f"{type(error).__name__}: {error}"
+            self.refusal = printable(f"{type(error).__name__}: {error}")
             told = f"error: {type(error).__name__}, which the client's log tells"
             reply = self._sealed(asked, Kind.REFUSAL, told.encode())
         if not self.refusal or self.refusal != before:

@@ -66,6 +66,11 @@ class Message(NamedTuple):
     body: bytes
 
 
+def printable(text: str) -> str:
+    """Text of the other side, without control characters: it cannot forge lines of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def digest_of(body: bytes) -> bytes:
     """Digest of a question."""
     return hashlib.sha256(body).digest()[:16]

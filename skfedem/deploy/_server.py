@@ -28,6 +28,7 @@ from ._messages import (
     Refused,
     digest_of,
     mark_of,
+    printable,
     seal,
     unseal,
 )
@@ -236,7 +237,8 @@ class Server:
         if reply.run != self._run:
             raise Refused("run")
         if reply.kind == Kind.REFUSAL:
-            raise Refused(f"refused by the client: {reply.body.decode(errors='replace')}")
+            told = printable(reply.body.decode(errors="replace"))
+            raise Refused(f"refused by the client: {told}")
         if reply.client != client:
             raise Refused("sender")
         if reply.phase != self._phase:

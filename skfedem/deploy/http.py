@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .._typing import FilePath
 from ._client import Client
+from ._messages import printable
 from ._server import Server
 
 # Seconds that a client's post waits for the next request, and that a connection may be silent.
@@ -238,8 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _common_name(connection: Any) -> str | None:
     """Name in the certificate of the other side, which TLS has verified."""
-    names = [*(connection.getpeercert() or {}).get("subject", ())]
-    return next((value for ((key, value),) in names if key == "commonName"), None)
+    names = (connection.getpeercert() or {}).get("subject", ())
+    return next((value for own in names for key, value in own if key == "commonName"), None)
 
 
 def join(
@@ -283,7 +284,8 @@ def _take_part(
             request, verdict = _posted(connection, client.name, reply)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            request, say = b"", f"no answer of the server at {url} ({error}), trying again"
+            say = f"no answer of the server at {url} ({printable(str(error))}), trying again"
+            request = b""
         else:
             if client.refusal:
                 say = f"refused: {client.refusal}"
@@ -330,10 +332,11 @@ def _posted(connection: http.client.HTTPConnection, name: str, reply: bytes) -> 
             raise ValueError(_disagreement(error)) from error
         raise
     if response.status in (403, 404):
-        raise ValueError(f"Expected the name of a client, got {name!r}: {response.reason}.")
+        said = printable(response.reason)
+        raise ValueError(f"Expected the name of a client, got {name!r}: {said}.")
     if response.status != 200:
         raise http.client.HTTPException(f"{response.status} {response.reason}")
-    return body, unquote(response.headers.get(_VERDICT, ""))
+    return body, printable(unquote(response.headers.get(_VERDICT, "")))
 
 
 def _disagreement(error: ssl.SSLError) -> str:

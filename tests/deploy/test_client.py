@@ -227,6 +227,17 @@ def test_a_fit_that_failed_has_no_result_of_an_earlier_one(tmp_path):
         client.result()
 
 
+def test_a_server_cannot_forge_lines_of_the_log(tmp_path):
+    client, asked = agreed(mixture_of(), tmp_path, tables_of()[0])
+    forged = "\x1b[2J\n2030-01-01 00:00:00 phase 1 plan"
+    plan = {"estimator": forged, "parameters": {}}
+    assert asked(Kind.QUESTION, {"ask": "plan", "plan": plan}).kind == Kind.REFUSAL
+    shown = "estimator: ?[2J?2030-01-01 00:00:00 phase 1 plan is unknown"
+    assert client.refusal == shown
+    lines = (tmp_path / "a" / "log.txt").read_text().splitlines()
+    assert len(lines) == 2 and shown in lines[1]
+
+
 @pytest.mark.parametrize("secret", ["Maria Huber", float("inf")])
 def test_a_refusal_does_not_tell_the_server_what_is_in_the_table(secret, tmp_path):
     table = np.zeros((20, 2), dtype=object)

@@ -21,7 +21,7 @@ from skfedem import FederatedGaussianMixture
 from skfedem._serialization import from_bytes
 from skfedem.deploy import Client, Server
 from skfedem.deploy import http as over_http
-from skfedem.deploy._messages import unseal
+from skfedem.deploy._messages import Kind, seal, unseal
 from skfedem.deploy.http import Certificates, HTTPServer, join
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -135,6 +135,42 @@ def test_a_refusal_is_reported_once(tmp_path, monkeypatch):
     assert (tmp_path / "a" / "log.txt").read_text().count("refusal") == 1
 
 
+# Clears the terminal, and begins a line.
+FORGED = "\x1b[2J\x9b2J\nround 10: 3 of 3 replies \u202e\u2028"
+SHOWN = "?[2J?2J?round 10: 3 of 3 replies ??"
+
+
+class Forging(Server):
+    """Says what forges lines."""
+
+    def receive(self, name, data):
+        verdict = super().receive(name, data)
+        return verdict._replace(used=False, reason=verdict.reason + FORGED)
+
+
+def test_the_other_side_cannot_forge_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(over_http, "_POLL", 0.1)
+    lines, said = [], []
+    server = Server(mixture_of(), ["a"], tmp_path / "server")
+    client = Client("a", tables_of()[0], tmp_path / "a")
+    reply = unseal(client.answer(server.request("a")))
+    with HTTPServer(server, report=lines.append) as served:
+        served.exchange("a", seal(reply._replace(kind=Kind.REFUSAL, body=FORGED.encode())))
+    server.stop()
+    assert lines == [f"reply of a not used: refused by the client: {SHOWN}"]
+    server = Forging(mixture_of(), ["a"], tmp_path / "other")
+    client = Client("a", tables_of()[0], tmp_path / "b")
+
+    def report(line):
+        said.append(line)
+        raise Gone
+
+    with HTTPServer(server, report=lambda line: None) as served:
+        take_part(client, served.url, report=report)
+    server.stop()
+    assert said == [f"reply not used: {SHOWN}"]
+
+
 @pytest.fixture
 def served(tmp_path):
     server = Server(mixture_of(), ["a", "b"], tmp_path / "server")
@@ -165,6 +201,23 @@ def test_strangers_are_turned_away(served):
     assert status("POST", "/a", b"noise") == 200  # with a verdict, and the request
     assert served.server.open() == before
     assert served.server.faults_ == {"size": 1}
+
+
+class Connection:
+    """Shows a certificate."""
+
+    def __init__(self, *subject):
+        self.subject = subject
+
+    def getpeercert(self):
+        return {"subject": self.subject}
+
+
+def test_the_common_name_may_stand_beside_others():
+    unit, name = ("organizationalUnitName", "x"), ("commonName", "a")
+    assert over_http._common_name(Connection((unit, name))) == "a"
+    assert over_http._common_name(Connection((unit,), (name,))) == "a"
+    assert over_http._common_name(Connection((unit, unit))) is None
 
 
 def test_addresses_and_certificates_have_to_match(tmp_path):
