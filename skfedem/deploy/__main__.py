@@ -115,6 +115,12 @@ def read_csv(path: Path) -> Any:
         import pandas as pd
 
         return pd.read_csv(path, encoding="utf-8-sig")
+    fields = first.strip().removeprefix(",").split(",")
+    if len(fields) >= 2 and fields == [str(k) for k in range(len(fields))]:
+        raise ValueError(
+            "expected names of columns or none, got the numbers 0, 1, ...: write the file with "
+            "header=False, index=False"
+        )
     return np.loadtxt(path, delimiter=",", ndmin=2, converters=_number, encoding="utf-8-sig")
 
 

@@ -240,6 +240,19 @@ def test_tables_with_and_without_names(tmp_path):
     assert isinstance(table, pd.DataFrame) and [*table.columns] == ["age", "weight"]
 
 
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("index", [True, False])
+def test_numbers_of_columns_are_no_row(header, index, tmp_path):
+    pd = pytest.importorskip("pandas")
+    path, rows = tmp_path / "table.csv", np.array([[5.0, 1.5], [6.0, 2.5]])
+    pd.DataFrame(rows).to_csv(path, header=header, index=index)
+    if header:
+        with pytest.raises(ValueError, match="names of columns or none, got the numbers 0, 1"):
+            read_table(path)
+    else:
+        assert_array_equal(read_table(path)[:, -2:], rows)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
