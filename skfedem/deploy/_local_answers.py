@@ -34,7 +34,8 @@ class Policy:
     min_rows : int, default=10
         Smallest table that takes part: statistics of few rows reveal them.
     max_rounds : int, default=500
-        Largest number of rounds that are answered.
+        Largest number of rounds that are answered. Evaluations, which ask for exact statistics and
+        likelihoods, are not counted.
     allow_init : tuple of str, default=("kmeans", "random")
         Values of ``init_params`` that are answered; the others reveal rows.
     allow_estimators : tuple of str or None, default=None
