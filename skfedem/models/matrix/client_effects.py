@@ -87,12 +87,11 @@ def _with_estimated_penalty(pooled: Pooled, covariates: CovariateData) -> Covari
         tiny = np.finfo(float).tiny
         return float(np.log(max(degrees, tiny) / max(squares, tiny))) - log_penalty
 
-    before, after = 0.0, 0.0
     direction = np.sign(log_step(0.0))
+    before, after = 0.0, direction * np.log(_SEARCH.factor)
     while direction * log_step(after) > 0:
-        if abs(after) >= np.log(_SEARCH.largest):
+        if abs(after) >= np.log(_SEARCH.largest) - _SEARCH.tolerance:
             return _with_penalty(covariates, float(np.exp(after)))
         before, after = after, after + direction * np.log(_SEARCH.factor)
-    if before != after:
-        after = brentq(log_step, before, after, xtol=_SEARCH.tolerance)
-    return _with_penalty(covariates, float(np.exp(after)))
+    root = brentq(log_step, before, after, xtol=_SEARCH.tolerance)
+    return _with_penalty(covariates, float(np.exp(root)))
